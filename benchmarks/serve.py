@@ -26,12 +26,12 @@ import httpx
 import numpy as np
 
 from anchorscope.datasets import load_questions
-from anchorscope.detect.deployed.beliefs import Beliefs
-from anchorscope.detect.deployed.bind import Example
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.located import Scored
+from anchorscope.detect.calibration import Platt
+from anchorscope.detect.detector import Detector
 from anchorscope.detect.kinds import METHODS
-from anchorscope.detect.method import Platt
+from anchorscope.detect.prompts import Example
+from anchorscope.detect.scored import Scored
+from anchorscope.detect.side_probes import Beliefs
 from anchorscope.engine.lease import Lease
 from anchorscope.models import Model, load_model
 from anchorscope.models.prompts import make_prompt

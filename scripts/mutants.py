@@ -52,7 +52,7 @@ class Outcome:
 
     mutant: Mutant
     fine: bool
-    said: str
+    result: str
     seconds: float = 0.0
 
 
@@ -128,7 +128,9 @@ def main(words: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
         sound = pool.submit(check, root, mutants)
         outcomes = []
         for outcome in pool.map(lambda mutant: try_mutant(root, mutant), mutants):
-            print(f"{outcome.mutant.name:40} {outcome.seconds:5.0f} s  {outcome.said}", flush=True)
+            print(
+                f"{outcome.mutant.name:40} {outcome.seconds:5.0f} s  {outcome.result}", flush=True
+            )
             outcomes.append(outcome)
         if failures := sound.result():
             print(f"THE TESTS FAIL WITHOUT ANY FAULT\n{failures}")

@@ -20,48 +20,14 @@ def model(tmp_path_factory):
     return folder
 
 
-def rows(count: int, **more: object) -> list[dict[str, object]]:
-    return [{"question": f"Where is lake {n}?", "answers": ["a"], **more} for n in range(count)]
-
-
 def odd_rows() -> list[dict[str, object]]:
     texts = [text for text in (*WORDS, *SPECIAL, *MARKUP) if text.strip() and len(text) < 300]
     return [{"question": f"{text} {n}", "answers": [text]} for n, text in enumerate(texts)]
 
 
-FEW = "probes need at least 20"
-CASES = {
-    "one question": (rows(1), FEW),
-    "one class only": (rows(40), "wrong and 0 right answers can be used; probes need at least 20"),
-    "an endless popularity": (rows(3, popularity=float("inf")), "popularity must be a number"),
-    "the same id twice": (rows(3, id="x"), "2 of 3 rows of q.jsonl cannot be used"),
-    "100,000 characters": (
-        [*rows(60), {"question": "x" * 100_000, "answers": ["a"]}],
-        "characters makes a prompt of 100006 tokens",
-    ),
-}
-
-
 def written(folder, content, name="q.jsonl"):
     (folder / name).write_text("\n".join(map(json.dumps, content)))
     return folder / name
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_a_run_that_cannot_be_made_ends_in_a_sentence(cli, model, tmp_path, case):
-    content, said = CASES[case]
-    file = written(tmp_path, content)
-    code, _, error = cli("run", "--model", model, "--data", file, "--out", tmp_path / "o", *OPTIONS)
-    assert code == 2 and said in error and "Traceback" not in error, error
-
-
-def test_a_run_on_which_every_answer_is_an_abstention_ends_in_a_sentence(cli, model, tmp_path):
-    file = written(tmp_path, [row | {"id": str(n)} for n, row in enumerate(rows(50))])
-    given = [{"id": f"q:all:{n}", "abstained": 1} for n in range(50)]
-    verdicts = written(tmp_path, given, "v.jsonl")
-    code, _, error = cli("run", "--model", model, "--data", file, "--verdicts", verdicts, "--out",
-                         tmp_path / "run", *OPTIONS)  # fmt: skip
-    assert code == 2 and FEW in error and "Traceback" not in error, error
 
 
 @pytest.mark.slow

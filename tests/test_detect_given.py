@@ -13,8 +13,8 @@ from kit.tiny import tiny_lm, tiny_tokenizer
 from test_detect_score import QUESTIONS, SHOTS, WIDTH, make
 
 from anchorscope.cli import main
-from anchorscope.detect.deployed.pre_answer import PreAnswerProbe
-from anchorscope.detect.method import Platt
+from anchorscope.detect.calibration import Platt
+from anchorscope.detect.side_probes import PreAnswerProbe
 from anchorscope.models import load_model
 from anchorscope.models.prompts import make_prompt
 
@@ -45,7 +45,7 @@ def test_log_probs_of_given_answers_are_the_models_from_one_pass(architecture):
     """Against the stock model, which is given every beginning of every answer by itself."""
     model = load_model(tiny_lm(architecture), tokenizer=tiny_tokenizer())
     questions = [*QUESTIONS, "Is it?"]
-    made = {name: make(model, name, {}) for name in ("sum-log-prob", "first-entropy")}
+    made = {name: make(model, name) for name in ("sum-log-prob", "first-entropy")}
     # The prefix is read once, and a pack longer than any before is tried once.
     made["sum-log-prob"].score(model, questions, answer=GIVEN)
     with Counted(model) as seen:
@@ -76,36 +76,14 @@ def test_log_probs_of_given_answers_are_the_models_from_one_pass(architecture):
 
 
 def test_the_logits_of_long_answers_are_held_a_part_at_a_time(tiny_llama, monkeypatch):
-    detector = make(tiny_llama, "sum-log-prob", {})
+    detector = make(tiny_llama, "sum-log-prob")
     want = detector.score(tiny_llama, QUESTIONS, answer=GIVEN[:4])
-    monkeypatch.setattr("anchorscope.detect.deployed.read_answers.LOGITS", 300 * 8)
+    monkeypatch.setattr("anchorscope.detect.read_answers.LOGITS", 300 * 8)
     with Counted(tiny_llama) as seen:
         parts = detector.score(tiny_llama, QUESTIONS, answer=GIVEN[:4])
     assert seen.passes == 1 + 3  # 8 tokens a pass or one answer: "?" and "R", "Rome", the long
     for one, other in zip(want, parts, strict=True):
         assert one.score == pytest.approx(other.score, rel=1e-5, nan_ok=True)
-
-
-def test_a_file_of_questions_from_the_command_line(tiny_llama, tmp_path, monkeypatch):
-    place, file, out = tmp_path / "model", tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    tiny_llama.lm.save_pretrained(place)
-    tiny_llama.tokenizer.save_pretrained(place)
-    detector = make(tiny_llama)
-    detector.save(tmp_path / "detector")
-    rows = [{"id": 7, "question": QUESTIONS[0], "answer": "Rome"}, {"question": QUESTIONS[1]},
-            {"question": QUESTIONS[2], "answer": "?"}]  # fmt: skip
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = ["detect", "score", tmp_path / "detector", file, "--out", out, "--model", place]
-    monkeypatch.setattr(sys, "argv", ["anchorscope", *map(str, words), "--device", "cpu"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert not stop.value.code
-    done = [json.loads(line) for line in out.read_text().splitlines()]
-    assert done[0]["id"] == 7
-    want = detector.score(tiny_llama, QUESTIONS[0], answer="Rome")
-    assert done[0]["probability"] == pytest.approx(want.probability, abs=2e-4)
-    assert done[1]["answer"] == detector.score(tiny_llama, QUESTIONS[1]).answer
-    assert done[2]["probability"] is None and done[2]["reason"]
 
 
 def test_a_warning_from_the_command_line(tiny_llama, tmp_path, monkeypatch, capsys):
@@ -122,7 +100,7 @@ def test_a_warning_from_the_command_line(tiny_llama, tmp_path, monkeypatch, caps
     with pytest.raises(SystemExit) as stop:
         main()
     assert not stop.value.code
-    said = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    printed = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     want = detector.warn(tiny_llama, QUESTIONS[0])
-    assert said["probability"] == pytest.approx(want.probability, abs=2e-4)
-    assert "answer" not in said
+    assert printed["probability"] == pytest.approx(want.probability, abs=2e-4)
+    assert "answer" not in printed

@@ -1,22 +1,21 @@
-"""Files of questions: what is read and written, mistakes, and a scoring that was killed."""
+"""Files of questions and answers: read, learnt from, scored, written, and continued."""
 
 from __future__ import annotations
 
 import csv
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
+import numpy as np
 import pandas as pd
 import pytest
+from kit.plain import plain_states
 from kit.tiny import tiny_lm, tiny_tokenizer
 from test_detect_score import QUESTIONS, make
 
-from anchorscope.detect.rows import score_file
+from anchorscope.detect import rows as own_rows
 from anchorscope.models import load_model
+from anchorscope.run_folder.states import StateBank
+from anchorscope.run_folder.view import RunView
 
 ROWS = [
     {"id": 7, "question": QUESTIONS[0], "answer": "Rome"},
@@ -71,7 +70,7 @@ def read(file) -> list[dict]:
 @pytest.mark.parametrize("start", [".csv", ".parquet", ".jsonl"])
 def test_each_kind_of_file_is_read_and_written(places, score, tmp_path, start, end):
     file, out = write(tmp_path / f"in{start}", ROWS), tmp_path / "not" / "there" / f"out{end}"
-    code, said, error = score(file, "--out", out)
+    code, printed, error = score(file, "--out", out)
     assert code == 0, error
     detector, model = places["loaded"]
     want = detector.score(
@@ -87,7 +86,7 @@ def test_each_kind_of_file_is_read_and_written(places, score, tmp_path, start, e
         else:
             assert float(row["probability"]) == pytest.approx(one.probability, abs=2e-4)
             assert str(row["flagged"]) == str(one.flagged)
-    assert f"{sum(one.flagged for one in want)} of 3 flagged" in said
+    assert f"{sum(one.flagged for one in want)} of 3 flagged" in printed
     assert sorted(p.name for p in out.parent.iterdir()) == [out.name]
 
 
@@ -107,23 +106,23 @@ BAD = {
 
 @pytest.mark.parametrize("mistake", BAD)
 def test_a_mistake_in_a_file_is_one_sentence(score, tmp_path, mistake):
-    end, content, said = BAD[mistake]
+    end, content, printed = BAD[mistake]
     (tmp_path / f"in{end}").write_bytes(content)
     code, _, error = score(tmp_path / f"in{end}", "--out", tmp_path / "out.jsonl")
-    assert code == 2 and said in error and "Traceback" not in error
+    assert code == 2 and printed in error and "Traceback" not in error
     assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_what_could_not_be_written_is_said_before_anything_is_scored(score, tmp_path):
     file = write(tmp_path / "in.jsonl", [{"question": "a", "n": 1}, {"question": "b", "n": "x"}])
     (tmp_path / "file").write_text("")
-    for out, said in (
+    for out, printed in (
         (tmp_path / "out.xlsx", "Unknown kind of file for --out 'out.xlsx'"),
         (tmp_path / "file" / "out.jsonl", "cannot be made"),
         (tmp_path / "out.parquet", "The field `n` cannot be a column"),
     ):
         code, printed, error = score(file, "--out", out)
-        assert code == 2 and said in error and "scores" not in error + printed
+        assert code == 2 and printed in error and "scores" not in error + printed
         assert not out.exists()
 
 
@@ -136,44 +135,27 @@ def test_a_rows_own_fields_are_kept_beside_new_ones_with_a_prefix(score, tmp_pat
     assert {"wrong_score", "wrong_probability", "answer"} <= set(row)
 
 
-def command(places, file, out):
-    code = (
-        "import sys; from anchorscope.detect.rows import score_file; score_file.PORTION = 2;"
-        "from anchorscope.cli import main; main()"
-    )
-    words = ["detect", "score", places["detector"], file, "--out", out, "--device", "cpu"]
-    return [sys.executable, "-c", code, *map(str, words), "--model", str(places["model"])]
-
-
-@pytest.mark.slow
-def test_a_killed_scoring_goes_on_and_ends_like_an_undisturbed_one(
-    places, score, tmp_path, monkeypatch
-):
-    rows = [{"question": f"Who is number {n * 7 % 60}?" + "?" * (n % 5)} for n in range(160)]
-    file = write(tmp_path / "in.jsonl", rows)
+def test_a_stopped_scoring_goes_on_and_ends_like_an_undisturbed_one(places, tmp_path, monkeypatch):
+    monkeypatch.setattr(own_rows, "PORTION", 2)
+    detector, model = places["loaded"]
+    rows = [{"question": f"Who is number {n * 7 % 60}?" + "?" * (n % 5)} for n in range(12)]
     out, journal = tmp_path / "out.jsonl", tmp_path / ".out.jsonl.partial"
-    process = subprocess.Popen(command(places, file, out), stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < deadline:
-        if journal.exists() and journal.read_bytes().count(b"\n") > 4:
-            break
-        time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    portions: list[int] = []
+
+    def scores(part, progress):
+        portions.append(len(part))
+        if len(portions) == 4:
+            raise KeyboardInterrupt
+        return detector.score(model, [row["question"] for row in part])
+
+    with pytest.raises(KeyboardInterrupt):
+        own_rows.score_file(rows, scores, out, made_by={"by": 1})
     assert journal.exists() and not out.exists()
     with journal.open("ab") as torn:
         torn.write(b'[{"answer": "half a li')
-    kept = 2 * (journal.read_bytes().count(b"\n") - 1)
-    assert 0 < kept < len(rows)
-
-    monkeypatch.setattr(score_file, "PORTION", 2)
-    code, said, error = score(file, "--out", out)
-    assert code == 0, error
-    assert f"{kept} of 160 rows had been scored before." in said
-    assert f"scores (0/{len(rows) - kept})" in error
-    assert not journal.exists()
-    code, said, _ = score(file, "--out", tmp_path / "whole.jsonl")
-    assert code == 0 and "before" not in said
+    done = own_rows.score_file(rows, scores, out, made_by={"by": 1})
+    assert (done.rows, done.kept, len(portions)) == (12, 6, 7) and not journal.exists()
+    own_rows.score_file(rows, scores, tmp_path / "whole.jsonl", made_by={"by": 1})
     assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
@@ -187,10 +169,71 @@ def test_the_beginning_of_another_scoring_is_not_taken_up(score, tmp_path):
         assert journal.read_text() == content and not out.exists()
 
 
-def test_a_question_beyond_the_window_is_one_sentence(score, tmp_path):
-    long = {"question": "Who wrote " + "Hamlet " * 20_000 + "?"}
-    file, out = write(tmp_path / "in.jsonl", [ROWS[0], long]), tmp_path / "out.jsonl"
-    code, _, error = score(file, "--out", out)
-    assert code == 2
-    assert "needs a prompt of 140" in error and "512 in all. Shorten it, or leave it out." in error
-    assert "Traceback" not in error
+CITIES = ["Rome", "Paris", "Lyon", "Oslo", "Kanpur", "India", "Hamlet", "Shakespeare"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    home = tmp_path_factory.mktemp("own")
+    model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
+    model.lm.save_pretrained(home / "model")
+    model.tokenizer.save_pretrained(home / "model")
+    rows = [
+        {"prompt": f"Notes {n}.\nWhere is it?", "answer": f"It is {CITIES[n % 8]}.",
+         "label": ("right", "wrong", 1, 0.2)[n % 4], "entity": f"thing {n}"}
+        for n in range(300)
+    ]  # fmt: skip
+    (home / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return home, model, rows
+
+
+def test_own_rows_are_read_in_one_pass_learnt_from_and_scored(cli, place):
+    home, model, rows = place
+    where = ["--model", home / "model", "--device", "cpu", "--dtype", "float32"]
+    code, _, error = cli("detect", "collect", "--answers", home / "log.jsonl", *where,
+                         "--out", home / "run")  # fmt: skip
+    assert code == 0, error
+    run = RunView.open(home / "run", collected_ok=True)
+    assert [s.verdict for s in run.answers[:4]] == ["right", "wrong", "right", "wrong"]
+    one = run.answers[1]
+    assert one.answer.text[one.answer_span.start : one.answer_span.stop] == "Paris"
+    ids = model.tokenizer(rows[1]["prompt"] + " " + rows[1]["answer"])["input_ids"]
+    assert [*one.prompt_ids, *one.answer.token_ids] == ids
+
+    bank = StateBank(home / "run", [one.id])
+    want = plain_states(model, [ids[: one.exact_answer[-1] + 1]])[0]
+    for layer in range(1, model.blocks + 1):
+        np.testing.assert_allclose(bank.layer("clean", layer)[0], want[layer - 1], atol=2e-3)
+
+    learn = ["detect", "train", home / "run", "--out", home / "detector", "--folds", 3]
+    code, _, error = cli(*learn, "--method", "combined", "--calibration", "isotonic")
+    assert code == 0, error
+    new = home / "new.jsonl"
+    new.write_text("".join(json.dumps(row | {"label": None}) + "\n" for row in rows[:3]))
+    score = ["detect", "score", home / "detector", new, "--model", home / "model"]
+    code, _, error = cli(*score, "--device", "cpu", "--out", home / "out.jsonl")
+    assert code == 0, error
+    done = [json.loads(line) for line in (home / "out.jsonl").read_text().splitlines()]
+    assert [row["answer_entity"] for row in done] == CITIES[:3]
+    assert all(row["outcome"] in ("right", "wrong", "cannot say") for row in done)
+    code, _, error = cli("detect", "score", home / "detector", "--question", "Who?",
+                            "--model", home / "model", "--device", "cpu")  # fmt: skip
+    assert code != 0 and "trained on given prompts" in error
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"answer": "a", "label": 1}, "no prompt"),
+        ({"prompt": "p", "question": "q", "answer": "a", "label": 1}, "`question` and `prompt`"),
+        ({"prompt": "p", "answer": 5, "label": 1}, "the `answer` '5'"),
+        ({"prompt": "p", "answer": "a", "label": "maybe"}, "the `label` 'maybe'"),
+        ({"messages": [{"role": "x", "content": "q"}], "answer": "a", "label": 1}, "`role`"),
+    ],
+)
+def test_a_row_that_is_none_is_named(cli, tmp_path, row, words):
+    file = tmp_path / "log.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    code, _, error = cli("detect", "collect", "--answers", file, "--out", tmp_path / "run")
+    assert code != 0 and "Row 1 of log" in error and words in " ".join(error.split())
+    assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""Scores of fresh answers, against states from a plain forward pass."""
+"""Scores, beliefs and warnings of fresh answers, against states from a plain forward pass."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import pytest
 import torch
 from kit.plain import plain_states
 from kit.tiny import tiny_lm, tiny_tokenizer
+from scipy.special import expit
 
 from anchorscope.answers.generate import answer_offsets
-from anchorscope.detect.deployed.bind import Example
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.exchanges import Exchange
-from anchorscope.detect.deployed.located import to_frame, unknown_answer
-from anchorscope.detect.deployed.pre_answer import PreAnswerProbe
-from anchorscope.detect.distance import Distance
+from anchorscope.detect.answer_parts import unknown_answer
+from anchorscope.detect.calibration import Platt
+from anchorscope.detect.detector import Detector
 from anchorscope.detect.kinds import METHODS
-from anchorscope.detect.method import Platt
+from anchorscope.detect.prompts import Example, Exchange
+from anchorscope.detect.scored import to_frame
+from anchorscope.detect.side_probes import Beliefs, Distance, PreAnswerProbe
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
 from anchorscope.models.prompts import make_prompt
@@ -33,11 +33,12 @@ SHOTS = (Shot(question="In which city is the Colosseum?", answer="Rome"),)
 LAYER, WIDTH = 3, 48
 
 
-def make(model, name="probe", tensors=None, **about) -> Detector:
+def make(model, name="probe", **arrays) -> Detector:
     """A detector with random weights for this model: the scores are what is tested."""
     rng = np.random.default_rng(0)
-    arrays = {"coef": rng.standard_normal(WIDTH).astype(np.float32), "intercept": np.zeros(1)}
-    method = METHODS[name]().restore(tensors or arrays, {"layer": LAYER, "C": 1.0} | about)
+    coef = rng.standard_normal((1, WIDTH)).astype(np.float32)
+    probe = {"layers": [LAYER], "C": 1.0, "coef": coef, "intercept": [0.0]} | arrays
+    method = METHODS[name]().restore({name: np.array(value) for name, value in probe.items()})
     method.calibration_ = Platt(0.1, 0.2)
     shape = {"blocks": model.blocks, "width": WIDTH, "dtype": "float32", "revision": None}
     texts = ["Who is it?", "What was that?", "Where?"]
@@ -65,7 +66,7 @@ def expected(model, detector, question, answer_ids, text) -> float:
     last = tokens_of([span], answer_offsets(model, answer))[-1]
     prompt = make_prompt(model, question, shots=SHOTS, style="text").ids
     state = plain_states(model, [[*prompt, *answer_ids[: last + 1]]])[0, LAYER - 1].double().numpy()
-    logit = state @ detector.method.coef_.astype(float) + detector.method.intercept_
+    logit = state @ detector.method.coef_[0].astype(float)
     return 1 / (1 + math.exp(-(0.1 * logit + 0.2)))
 
 
@@ -86,44 +87,35 @@ def test_a_given_answer_is_scored_as_a_plain_pass_reads_it(architecture):
         assert one.calibrated_on == "0 answers of d"
 
 
-def test_the_prompt_is_the_one_of_the_run(tiny_llama):
-    bound = make(tiny_llama).bind(tiny_llama)
-    for question in QUESTIONS:
-        want = make_prompt(tiny_llama, question, shots=SHOTS, style="text")
-        assert bound.prompt(question).ids == want.ids
-        assert bound.prompt(question) == want
-        assert bound.prompt(question).ids[: len(bound.shared)] == bound.shared
-
-
 def test_a_detector_of_two_datasets_asks_which_prompt(tiny_llama):
     """Each dataset's worked examples are kept; the score is that of the prompt that was named."""
     one = make(tiny_llama)
     other_shots = (Shot(question="What colour is grass?", answer="green"),)
-    asked = {"first": SHOTS, "second": other_shots}
+    shots_by_name = {"first": SHOTS, "second": other_shots}
     examples = [
         Example(
             question=example.question,
             prompt_ids=make_prompt(tiny_llama, example.question, shots=shots, style="text").ids,
             dataset=name,
         )
-        for name, shots in asked.items()
+        for name, shots in shots_by_name.items()
         for example in one.examples
     ]
     both = replace(one, examples=tuple(examples))
-    for name, shots in asked.items():
+    for name, shots in shots_by_name.items():
         want = make_prompt(tiny_llama, QUESTIONS[0], shots=shots, style="text")
         assert both.bind(tiny_llama, dataset=name).prompt(QUESTIONS[0]) == want
     want = one.score(tiny_llama, QUESTIONS[0], answer="Rome").probability
     first, second = (
         both.score(tiny_llama, QUESTIONS[0], answer="Rome", dataset=name).probability
-        for name in asked
+        for name in shots_by_name
     )
     assert first == pytest.approx(want, abs=2e-4)
     assert abs(second - want) > 1e-3
     with pytest.raises(UserError, match=r"first, second. Say which of them .* dataset= .* --as"):
         both.score(tiny_llama, QUESTIONS[0])
     with pytest.raises(UserError, match=r"'third'. Accepted: first, second"):
-        both.inputs(tiny_llama, "Who?", dataset="third")
+        both.score(tiny_llama, "Who?", dataset="third")
     alike = replace(one, examples=(*one.examples, *(replace(e, dataset="b") for e in one.examples)))
     assert alike.score(tiny_llama, QUESTIONS[0], answer="Rome").probability == pytest.approx(want)
 
@@ -141,21 +133,10 @@ def test_own_answers_batches_and_given_answers_agree(tiny_llama):
     assert any(not one.reason for one in together)
 
 
-def test_scoring_leaves_the_model_as_it_was(tiny_llama):
-    ids = torch.tensor([[5, 6, 7]])
-    before = tiny_llama.lm(ids).logits
-    detector = make(tiny_llama)
-    detector.score(tiny_llama, QUESTIONS[:1])
-    assert torch.equal(tiny_llama.lm(ids).logits, before)
-    assert not tiny_llama.parts.blocks[LAYER - 1]._forward_hooks
-
-
 def test_combined_adds_the_lowest_log_probability_to_the_probe(tiny_llama):
-    probe, least = make(tiny_llama), make(tiny_llama, "entity-log-prob", {})
+    probe, least = make(tiny_llama), make(tiny_llama, "entity-log-prob")
     bounds = np.array([0.5, 8.0])  # what training saw
-    tensors = probe.method.tensors() | {"weights": np.array([0.5, 2.0, -1.0]), "range": bounds}
-    tensors["coef"] = tensors["coef"][None]
-    both = make(tiny_llama, "combined", tensors, layers=[LAYER])
+    both = make(tiny_llama, "combined", weights=[0.5, 2.0, -1.0], range=bounds)
     for given in (None, "Rome"):
         ask = {"answer": given} if given else {}
         by = [one.score(tiny_llama, QUESTIONS[1], **ask).score for one in (probe, least, both)]
@@ -188,7 +169,7 @@ def warning(model) -> Detector:
     return replace(make(model), pre_answer=probe)
 
 
-@pytest.mark.parametrize("way", ["score", "answer", "warn", "inputs"])
+@pytest.mark.parametrize("way", ["score", "answer", "warn"])
 def test_a_question_that_does_not_fit_the_window_is_refused(tiny_llama, way):
     detector = warning(tiny_llama)
     fits, long = "Who wrote Hamlet?", "Who wrote " + "Hamlet " * 100 + "?"
@@ -203,7 +184,7 @@ def test_a_question_that_does_not_fit_the_window_is_refused(tiny_llama, way):
     assert getattr(detector, way)(tiny_llama, [fits])
 
 
-@pytest.mark.parametrize("way", ["score", "warn", "inputs"])
+@pytest.mark.parametrize("way", ["score", "warn"])
 @pytest.mark.parametrize("question", ["", "  \n"])
 def test_an_empty_question_is_refused(tiny_llama, way, question):
     with pytest.raises(UserError, match=r"question .* is empty"):
@@ -266,10 +247,10 @@ def test_every_entity_of_a_given_answer_is_scored_in_one_pass(tiny_llama):
         last = tokens_of([(span.start, span.end)], offsets)[-1]
         prompt = make_prompt(tiny_llama, "Who?", shots=SHOTS, style="text").ids
         state = plain_states(tiny_llama, [(*prompt, *ids[: last + 1])])[0, LAYER - 1]
-        score = state.double().numpy() @ detector.method.coef_.astype(float)
+        score = state.double().numpy() @ detector.method.coef_[0].astype(float)
         assert span.probability == pytest.approx(1 / (1 + math.exp(-0.1 * score - 0.2)), abs=2e-3)
-    assert one.worst == max(entities, key=lambda span: span.probability)
-    assert one.probability == one.worst.probability and one.answer_entity == one.worst.text
+    worst = max(entities, key=lambda span: span.probability)
+    assert one.probability == worst.probability and one.answer_entity == worst.text
     assert to_frame([one])["probability"].tolist() == [one.probability]
     assert to_frame([one], spans=True)["text"].tolist() == [span.text for span in one.spans]
     # The same from states that come from elsewhere.
@@ -286,13 +267,13 @@ def test_messages_and_raw_prompts_are_read_as_given(tiny_llama):
         Exchange(prompt=prompt, answer="Rome"),
         Exchange(messages=({"role": "user", "content": QUESTIONS[0]},), answer="Rome"),
     ]
-    raw, asked = detector.score_answers(tiny_llama, exchanges)
+    raw, shots_by_name = detector.score_answers(tiny_llama, exchanges)
     ids = tiny_llama.tokenizer(prompt + " Rome")["input_ids"]
     state = plain_states(tiny_llama, [ids])[0, LAYER - 1].double().numpy()
-    want = 0.1 * state @ detector.method.coef_.astype(float) + 0.2
+    want = 0.1 * state @ detector.method.coef_[0].astype(float) + 0.2
     assert raw.probability == pytest.approx(1 / (1 + math.exp(-want)), abs=2e-3)
     alone = detector.score(tiny_llama, QUESTIONS[0], answer="Rome")
-    assert asked.probability == pytest.approx(alone.probability, abs=2e-4)
+    assert shots_by_name.probability == pytest.approx(alone.probability, abs=2e-4)
     long = Exchange(prompt="y " * 600, answer="Rome")
     (unread,) = detector.score_answers(tiny_llama, [long])
     assert unread.outcome == "cannot say" and "512" in unread.reason
@@ -335,3 +316,35 @@ def upper_cased(tokenizer):
     made = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     made.normalizer = normalizers.Lowercase()
     return made
+
+
+def with_beliefs(model) -> Detector:
+    """A detector whose beliefs are made up too: the layer's own number as the logit's intercept."""
+    rng = np.random.default_rng(2)
+    coef = rng.standard_normal((model.blocks, WIDTH)).astype(np.float32)
+    gate = rng.standard_normal(WIDTH).astype(np.float32)
+    beliefs = Beliefs(coef=coef, intercept=np.arange(4.0), gate=gate, gate_layer=2)
+    return replace(make(model), beliefs=beliefs)
+
+
+def check_beliefs(model, detector, one, answer_ids) -> None:
+    """Belief and pathway of a scored answer against a plain pass over prompt and answer."""
+    answer = unknown_answer(one.answer, answer_ids, 0)
+    span = answer_span(answer.text, question=one.question)
+    last = tokens_of([span], answer_offsets(model, answer))[-1]
+    prompt = make_prompt(model, one.question, shots=SHOTS, style="text").ids
+    states = plain_states(model, [[*prompt, *answer_ids[: last + 1]]])[0].double().numpy()
+    want = expit((states * detector.beliefs.coef).sum(axis=1) + np.arange(4.0))
+    assert list(one.belief) == pytest.approx(want.tolist(), abs=5e-3)
+    q = expit(states[1] @ detector.beliefs.gate)
+    assert one.predicted_pathway == ("Q" if q > 0.5 else "A")
+    assert one.predicted_pathway_probability == pytest.approx(max(q, 1 - q), abs=5e-3)
+
+
+def test_belief_and_pathway_are_those_of_a_plain_pass(tiny_llama):
+    detector = with_beliefs(tiny_llama)
+    answers = ["William Shakespeare", "India", "blue", "me"]
+    for one in detector.score(tiny_llama, QUESTIONS, answer=answers):
+        check_beliefs(
+            tiny_llama, detector, one, tiny_llama.tokenizer(f" {one.answer}")["input_ids"]
+        )

@@ -98,8 +98,8 @@ def test_files_named_in_trees_exist(page: Path) -> None:
 
 def test_the_order_of_imports_is_the_one_that_is_kept() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    (said,) = re.findall(r"^errors, .*?cli\.$", text, re.MULTILINE | re.DOTALL)
-    parts = [part.split(",") for part in said.rstrip(".").split("<")]
+    (order,) = re.findall(r"^errors, .*?cli\.$", text, re.MULTILINE | re.DOTALL)
+    parts = [part.split(",") for part in order.rstrip(".").split("<")]
     assert [{name.strip() for name in names} for names in parts] == ORDER
 
 

@@ -11,7 +11,6 @@ import pytest
 from kit.detect_worlds import plain, write_run
 from kit.tiny import tiny_lm, tiny_tokenizer
 
-from anchorscope.pipeline.request import check_place, check_run
 from anchorscope.run_folder.disk import check_writable
 
 ANSWERS = {"answers": ["sea"]}
@@ -70,14 +69,6 @@ def test_a_model_that_cannot_be_loaded_leaves_no_folder(cli, tmp_path, monkeypat
     assert not Path("runs").exists()
 
 
-def test_a_folder_that_was_there_before_stays(cli, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    file = questions(tmp_path / "many.jsonl", 60)
-    Path("runs").mkdir()
-    code, _, _ = cli("run", "--model", "nowhere.gguf", "--data", file, "--out", "runs/one")
-    assert code == 2 and list(Path("runs").iterdir()) == []
-
-
 def test_a_disk_that_is_too_small_is_told_before_the_model_is_loaded(cli, tmp_path, monkeypatch):
     no_model(monkeypatch)
     model = tmp_path / "model"
@@ -121,12 +112,3 @@ def test_a_detector_is_not_written_over_something_else(cli, tmp_path):
     assert (tmp_path / "mine/README.md").read_text() == "years of work"
     code, _, error = cli(*words, tmp_path / "mine/README.md")
     assert code == 2 and "is a file" in error
-
-
-def test_what_is_checked_early_is_a_url_s_own_business(tmp_path):
-    """An object store has no end, and is not made here."""
-    from anchorscope.config import Config
-
-    check_place(Config(model="nowhere"), [], "memory://bucket/run", None, passes=7)
-    check_run(Config(model="nowhere"), [], tmp_path / "run", None)
-    assert not (tmp_path / "run").exists()

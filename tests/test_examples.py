@@ -58,7 +58,7 @@ def test_python_of_the_page_runs(page: dict[str, Any]) -> None:
 def examples() -> list[doctest.DocTest]:
     """The examples of the public names and of their methods."""
     finder = doctest.DocTestFinder(exclude_empty=True)
-    found = [test for name, of in USED.items() for test in finder.find(of, name)]
+    found = [test for name, value in USED.items() for test in finder.find(value, name)]
     return [test for test in found if test.examples]
 
 
@@ -75,6 +75,6 @@ def test_example_says_what_comes_out(
     example.globs |= {name: page[name] for name in ("model", "detector")} | {"Path": Path}
     if example.name == "check_model":
         example.globs["model"] = tiny_llama  # the bundled one would be checked a second time
-    said: list[str] = []
-    result = doctest.DocTestRunner().run(example, out=said.append)
-    assert result.failed == 0, re.sub(r"\n+", "\n", "".join(said))
+    printed: list[str] = []
+    result = doctest.DocTestRunner().run(example, out=printed.append)
+    assert result.failed == 0, re.sub(r"\n+", "\n", "".join(printed))

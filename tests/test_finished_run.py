@@ -77,6 +77,7 @@ def test_the_same_command_restores_what_a_finished_run_lost(cli, run):
     """All but the tables of `detect eval`, which it does not make: it vouches for none."""
     store, other = Store(run), run / "tables/detectors.csv"
     other.write_text("detector,auroc\nprobe,0.7\n")
+    store.add("tables/detectors.csv")
     store.relist()
     assert wrong_names(cli, run) == set()
     before = files(run)

@@ -77,9 +77,3 @@ def test_no_table_of_a_forged_folder_ends_in_a_traceback(run, tmp_path, name):
 @pytest.mark.parametrize("name", list(FORGERIES)[::5])
 def test_every_command_on_a_forged_folder_ends_in_a_sentence_or_a_page(cli, run, tmp_path, name):
     outcomes(cli, forged(run, name, tmp_path / "run"), only=6)
-
-
-@pytest.mark.parametrize("name", ["samples: ids doubled", "layers: layer -1", "strict: empty"])
-def test_the_commands_refuse_a_forged_folder(cli, run, tmp_path, name):
-    copy = forged(run, name, tmp_path / "run")
-    assert 2 in outcomes(cli, copy, only=3)

@@ -14,12 +14,12 @@ from kit.plain import eager_mass, plain_states
 from scipy.special import expit
 
 import anchorscope as anc
-from anchorscope.detect.deployed.beliefs import Beliefs
-from anchorscope.detect.deployed.bind import Example
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.located import Scored
+from anchorscope.detect.calibration import Platt
+from anchorscope.detect.detector import Detector
 from anchorscope.detect.kinds import METHODS
-from anchorscope.detect.method import Platt
+from anchorscope.detect.prompts import Example
+from anchorscope.detect.scored import Scored
+from anchorscope.detect.side_probes import Beliefs
 from anchorscope.engine.interventions import TokenPositions, keys_of
 from anchorscope.errors import UserError
 from anchorscope.inspection.choices import heads_in
@@ -231,8 +231,12 @@ def make_detector(model: Model) -> Detector:
     rng = np.random.default_rng(4)
     width = model.parts.width
     method = METHODS["probe"]().restore(
-        {"coef": rng.standard_normal(width).astype(np.float32), "intercept": np.zeros(1)},
-        {"layer": 2, "C": 1.0},
+        {
+            "coef": rng.standard_normal((1, width)).astype(np.float32),
+            "intercept": np.zeros(1),
+            "layers": np.array([2]),
+            "C": np.array(1.0),
+        },
     )
     method.calibration_ = Platt(0.4, 0.2)
     shape = {"blocks": model.blocks, "width": width, "dtype": "float32", "revision": None}

@@ -281,27 +281,27 @@ DOUBTS = [  # answer, accepted, what the judge says, why that is in doubt
 ]  # fmt: skip
 
 
-def sample(said: str, accepted: str, verdict: str, id: str = "q") -> Sample:
+def sample(text: str, accepted: str, verdict: str, id: str = "q") -> Sample:
     question = Question(id=id, dataset="d", text="What is it?", answers=(accepted,), entity=id)
     answer = Answer(
-        id=id, text=said, token_ids=(1,), log_probs=(-1.0,), first_entropy=1.0, finished=True
+        id=id, text=text, token_ids=(1,), log_probs=(-1.0,), first_entropy=1.0, finished=True
     )
     return Sample(
         question=question, answer=answer, verdict=verdict, finder="given", spans=(),  # type: ignore[arg-type]
-        answer_span=Span(0, len(said)), prompt_ids=(0,), question_tokens=(0,),
+        answer_span=Span(0, len(text)), prompt_ids=(0,), question_tokens=(0,),
         exact_question=(0,), exact_answer=(1,),
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "accepted", "verdict", "why"), DOUBTS, ids=[c[0] for c in DOUBTS])
-def test_the_reason_is_named(said, accepted, verdict, why):
-    assert judge(said, [accepted], question="What is it?") == verdict  # the case is a real one
-    doubt = doubt_of(sample(said, accepted, verdict))
+@pytest.mark.parametrize(("text", "accepted", "verdict", "why"), DOUBTS, ids=[c[0] for c in DOUBTS])
+def test_the_reason_is_named(text, accepted, verdict, why):
+    assert judge(text, [accepted], question="What is it?") == verdict  # the case is a real one
+    doubt = doubt_of(sample(text, accepted, verdict))
     assert (doubt and doubt.why) == why
 
 
 def test_the_most_doubtful_come_first():
-    samples = [sample(said, gold, verdict, id=str(n)) for n, (said, gold, verdict, _) in
+    samples = [sample(text, gold, verdict, id=str(n)) for n, (text, gold, verdict, _) in
                enumerate(DOUBTS)]  # fmt: skip
     pairs = doubtful(samples)
     assert [doubt.doubt for _, doubt in pairs] == sorted((d.doubt for _, d in pairs), reverse=True)

@@ -70,8 +70,10 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
     pairs = [(place[a], place[b]) for a in names for b in edges[a] if b in place and a != b]
     rows, columns = ([pair[side] for pair in pairs] for side in (0, 1))
     graph = csr_matrix(([1] * len(pairs), (rows, columns)), shape=(len(names), len(names)))
-    _, of = connected_components(graph, directed=True, connection="strong")
-    groups = [[n for n, group in zip(names, of, strict=True) if group == g] for g in set(of)]
+    _, labels = connected_components(graph, directed=True, connection="strong")
+    groups = [
+        [n for n, group in zip(names, labels, strict=True) if group == g] for g in set(labels)
+    ]
     return sorted(group for group in groups if len(group) > 1)
 
 
@@ -93,44 +95,33 @@ def test_no_files_import_each_other():
     assert circles(edges) == []
 
 
-# What processes import that make a run's tables and figures: there may be sixteen of them.
-IN_PROCESSES = [
-    "anchorscope.probes.cross_fit",
-    "anchorscope.pathways.dataset",
-    "anchorscope.evidence.answer_only",
-    "anchorscope.evidence.awareness",
-    "anchorscope.evidence.boundary",
-    "anchorscope.show.figures",
-]
-
-
-@pytest.mark.parametrize(
-    "module", ["anchorscope", "anchorscope.cli", "anchorscope.show", *IN_PROCESSES]
+# The command line and figures; and what the processes import that make a run's tables and figures.
+WITHOUT_TORCH = (
+    "anchorscope, anchorscope.cli, anchorscope.show, anchorscope.probes.cross_fit, "
+    "anchorscope.pathways.dataset, anchorscope.evidence.answer_only, "
+    "anchorscope.evidence.awareness, anchorscope.evidence.boundary, anchorscope.show.figures"
 )
-def test_help_figures_and_processes_do_not_wait_for_torch(module):
-    code = f"import sys, {module}; print(*sorted(sys.modules))"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert not {"torch", "transformers"} & set(loaded.stdout.split())
+
+
+def imported_by(code: str) -> set[str]:
+    """The modules that a new process has loaded after this code."""
+    command = [sys.executable, "-c", f"import sys\n{code}\nprint(*sys.modules)"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_help_figures_and_processes_do_not_wait_for_torch():
+    assert not {"torch", "transformers"} & imported_by(f"import {WITHOUT_TORCH}")
 
 
 def test_a_run_does_not_wait_for_what_other_processes_need():
     """Fits, tests and figures are made by processes that import these while the model reads."""
-    code = """
-import sys
-from anchorscope.cli.terminal import Bar
-from anchorscope.config import EVIDENCE
-from anchorscope.evidence.pieces import piece_of
-from anchorscope.pipeline.run import run
-
-for name in EVIDENCE:
-    piece_of(name)
-print(*sorted(sys.modules))
-"""
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    there = imported_by(
+        "from anchorscope.cli.terminal import Bar\n"
+        "from anchorscope.config import EVIDENCE\n"
+        "from anchorscope.evidence.pieces import piece_of\n"
+        "from anchorscope.pipeline.run import run\n"
+        "for name in EVIDENCE: piece_of(name)"
     )
-    there = set(loaded.stdout.split())
     assert "torch" in there
     assert not {"sklearn", "scipy.stats", "matplotlib", "datasets"} & there

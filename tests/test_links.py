@@ -9,8 +9,8 @@ import pytest
 from torture import folders as links
 from torture.folders import Put, detector
 
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.saved import FILES
+from anchorscope.detect.detector import Detector
+from anchorscope.detect.saved import FILES
 from anchorscope.errors import UserError
 from anchorscope.run_folder.disk import refuse_unsafe, unsafe_entries
 from anchorscope.run_folder.store import Store
@@ -43,9 +43,9 @@ def test_verify_names_what_leads_outside_and_opens_nothing(tmp_path, cli):
     os.mkfifo(store.path / "manifest.jsonl")
     (store.path / "out").symlink_to("/etc/passwd")
     (store.path / "copy.json").symlink_to("run.json")  # to a file of its own: nothing is wrong
-    code, said, error = cli("verify", store.path)
+    code, out, error = cli("verify", store.path)
     assert code == 1 and "Traceback" not in error
-    assert "manifest.jsonl: it is a pipe" in said and "out of the folder, to /etc/passwd" in said
+    assert "manifest.jsonl: it is a pipe" in out and "out of the folder, to /etc/passwd" in out
     assert [path.name for path, _ in unsafe_entries(store.path)] == ["manifest.jsonl", "out"]
     (store.path / "out").unlink()
     (store.path / "manifest.jsonl").unlink()

@@ -59,15 +59,9 @@ def test_an_unknown_model_is_one_sentence(given, message):
     assert "\n" not in str(error.value)
 
 
-def test_files_that_are_no_model(tmp_path):
+def test_folders_that_are_no_model(tmp_path, folder):
     with pytest.raises(UserError, match=r"holds no config\.json"):
         load_model(tmp_path, device="cpu")
-    (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
-    with pytest.raises(UserError, match=r"The GGUF file .*broken\.gguf could not be"):
-        load_model(tmp_path / "broken.gguf", device="cpu")
-
-
-def test_a_folder_with_a_broken_tokenizer(folder):
     (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
     with pytest.raises(UserError, match="tiny-llama' could not be loaded"):
         load_model(folder, device="cpu")

@@ -13,7 +13,7 @@ from kit.tiny import tiny_lm, tiny_tokenizer
 from test_detect_score import QUESTIONS, make
 
 from anchorscope.config import Config
-from anchorscope.detect.deployed.detector import Detector
+from anchorscope.detect.detector import Detector
 from anchorscope.models import load_model
 from anchorscope.run_folder.manifest import info_text
 

@@ -26,7 +26,7 @@ from anchorscope.pathways.groups import (
     explain,
     look_for_groups,
 )
-from anchorscope.pathways.power import plant, power
+from anchorscope.pathways.power import cut_noise, plant, power
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Estimate
 from anchorscope.stats.humps import dip, dip_p, unimodal_p
@@ -357,7 +357,7 @@ def test_power_is_the_share_of_planted_worlds_in_which_the_rule_finds_two_pathwa
     whole = []
     for number in range(5):
         rng = np.random.default_rng((7, number))
-        planted = plant(bands, share=0.5, lost=0.9, rng=rng)
+        planted = plant(bands, [cut_noise(b) for b in bands], share=0.5, lost=0.9, rng=rng)
         draws = Draws(seed=int(rng.integers(2**31)), resamples=100)
         finding = find([examine(band, draws) for band in planted], {"half": 1.0, "fifth": 1.0})
         whole.append(finding.name == "two-pathways")
@@ -367,7 +367,7 @@ def test_power_is_the_share_of_planted_worlds_in_which_the_rule_finds_two_pathwa
 
 def test_a_planted_loss_takes_the_beliefs_away_from_a_share():
     band = made_band(n=2000, spread=0.3)
-    (planted,) = plant([band], share=0.5, lost=1.0, rng=np.random.default_rng(0))
+    (planted,) = plant([band], [cut_noise(band)], share=0.5, lost=1.0, rng=np.random.default_rng(0))
     moved = -band.towards * (planted.both("knockout") - planted.both())
     lost = moved > np.abs(band.belief) / 2
     assert lost.mean() == pytest.approx(0.5, abs=0.05)

@@ -14,11 +14,10 @@ from kit.tiny import tiny_lm, tiny_tokenizer
 from anchorscope.config import Config
 from anchorscope.engine.passes import passes_of
 from anchorscope.models import Model, load_model
-from anchorscope.pipeline import variants
 from anchorscope.pipeline.executor import open_reader
 from anchorscope.pipeline.read_states import read_states
 from anchorscope.pipeline.request import Run, resolve
-from anchorscope.pipeline.variants import WORDINGS, Rephrasing, Variant, read_reworded, row_of
+from anchorscope.pipeline.variants import WORDINGS, Rephrasing, Variant, read_reworded
 from anchorscope.records import Question
 from anchorscope.run_folder.samples import stored_answers
 from anchorscope.run_folder.store import Store
@@ -107,34 +106,6 @@ def test_another_finder_reads_the_same_answers(choices, run):
     cut, own = (stored_states(choice.folder, name) for name in (choice.knockout, "knockout"))
     assert cut.keys() == own.keys()
     assert not any(np.array_equal(cut[id][-1], own[id][-1]) for id in own)
-
-
-def test_once_asked_nothing_is_asked_again(model, run, choices):
-    places = [*(run.store.path / "robust").rglob("*.parquet")]
-    places += [*run.store.path.rglob("*.safetensors")]
-    before = {path: path.stat().st_mtime_ns for path in places}
-    again = asked(model, run, otherwise=True)
-    assert [choice.samples for choice in again] == [of.samples for of in choices.values()]
-    assert before == {path: path.stat().st_mtime_ns for path in places}
-
-
-def test_no_more_than_the_cap_and_no_style_that_the_model_lacks(tmp_path, monkeypatch):
-    monkeypatch.setattr(variants, "CAP", 5)
-    bare = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
-    run = begun(bare, "Where is {}?", tmp_path / "run")
-    few = {choice.name: len(choice.samples) for choice in asked(bare, run, otherwise=True)}
-    assert few == {v: 5 if "wording" in v else 7 for v in VARIANTS if v != "prompt=chat"}
-
-
-def test_too_few_answers_are_a_row_that_says_so(choices, run):
-    usable = sum(sample.usable for sample in choices["prompt=chat"].samples)
-    assert row_of(choices["prompt=chat"]) == {
-        "variant": "prompt=chat", "dataset": "c", "n": usable, "finding": "too-few"
-    }  # fmt: skip
-    samples = [sample for number in range(2) for sample in stored_answers(run.store, number)]
-    table = variants.robust_table(run, {"c": samples}, list(choices.values()))
-    assert list(table["variant"])[-len(VARIANTS) :] == VARIANTS
-    assert table["layer"].isna().all() and set(table["finding"]) == {"too-few"}
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
-"""A run folder of many writers: one owner, whole files, and folders of the first format."""
+"""A run folder of many writers: one owner, and whole files."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,16 +13,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from kit.rivers import GOLDEN, contents
 
 import anchorscope
 from anchorscope.errors import UserError
 from anchorscope.records import Answer, Question, Sample, Span
 from anchorscope.run_folder.disk import check_room, machine
-from anchorscope.run_folder.manifest import verify_run
 from anchorscope.run_folder.samples import from_frame, to_frame
 from anchorscope.run_folder.store import Store
-from anchorscope.run_folder.view import RunView
 
 ONE = {"model": "bundled", "limit": 8}
 OWNER = """
@@ -126,66 +122,16 @@ save_atomic(Path({str(tmp_path / "x")!r}), lambda file: os._exit(0))
         assert not [p for p in tmp_path.iterdir() if p.name.endswith(".partial")]
 
 
-def test_a_format_of_the_future_is_refused(tmp_path):
+def test_another_format_is_refused(tmp_path):
     Store.open(tmp_path, ONE).save_info({"format": 4})
-    with pytest.raises(UserError, match="has the format 4, and this anchorscope reads up to 3"):
+    with pytest.raises(UserError, match="has the format 4, and this anchorscope reads 3"):
         Store.open(tmp_path, ONE)
-
-
-def test_a_folder_of_the_first_format_is_read():
-    view = RunView.open(GOLDEN / "simulated")
-    assert "format" not in view.info
-    assert len(view.samples) == 60 and set(view.layers["layer"]) == {1, 2}
-    assert not view.has_strict  # its verdict.csv is of another kind than findings.csv
-    assert len(RunView.open(GOLDEN / "collected", collected_ok=True).answers) == 8
-
-
-def test_a_folder_of_the_first_format_is_not_continued(tmp_path):
-    """Its states are of other exact tokens than those of today: both in one table say nothing."""
-    run = Path(shutil.copytree(GOLDEN / "collected", tmp_path / "run"))
-    before = contents(run)
-    identity = json.loads((run / "run.json").read_text())["identity"]
-    with pytest.raises(UserError, match=r"begun by an earlier version.* choose another --out"):
-        Store.open(run, identity)
-    assert contents(run) == before
-
-
-def test_a_finished_run_does_not_list_a_table_whose_marker_is_torn(tmp_path):
-    """A table without a marker is listed as it is; one with a torn marker may be half of one."""
-    store = Store.open(tmp_path, ONE)
-    for name in ("tables/a.csv", "tables/b.csv"):
-        store.write(name, lambda file: file.write(b"x"))
-    (tmp_path / "markers/tables/a.csv.json").unlink()
-    (tmp_path / "markers/tables/b.csv.json").write_bytes(b"{")
-    store.save_info({"finished": True})
-    again = Store.open(tmp_path, ONE)
-    assert again.has("tables/a.csv") and not again.has("tables/b.csv")
-    wrong = [checked.name for checked in verify_run(tmp_path) if not checked.ok]
-    assert wrong == ["markers/tables/b.csv.json"]
-
-
-def test_a_run_whose_batches_were_made_smaller_is_opened(tmp_path):
-    """run.json then holds a list among the numbers of a stage."""
-    stages = {"states": {"seconds": 1.5, "tokens": 7, "halved": [4096, 2048]}}
-    info = {"model": {"name": "m"}, "datasets": [{"name": "d"}], "stages": stages}
-    Store.open(tmp_path, ONE).save_info(info)
-    assert RunView.open(tmp_path, unfinished_ok=True).info["stages"] == stages
 
 
 def test_a_disk_that_is_too_small_is_refused_before_it_is_filled(tmp_path):
     assert "0.50 GB" in check_room(tmp_path, 0.5e9)
     with pytest.raises(UserError, match=r"needs about 1000000000\.0 GB more, and .* are free"):
         check_room(tmp_path, 1e18)
-
-
-def test_a_machine_is_known_by_its_boot(monkeypatch):
-    """Two machines may have one name, and after a boot process numbers mean nothing."""
-    here, real = machine(), Path.read_text
-    boot = "/proc/sys/kernel/random/boot_id"
-    monkeypatch.setattr(
-        Path, "read_text", lambda self: "another" if str(self) == boot else real(self)
-    )
-    assert machine() != here or not Path(boot).exists()
 
 
 @pytest.mark.parametrize("text", [b"[1]", b"\xff\xfe", b"{}", b'{"host": 7', b'{"bytes": "x"}'])
@@ -223,3 +169,13 @@ def test_a_row_of_a_sample_has_every_field_of_its_question_and_its_answer():
     assert (row["question"], row["answer"]) == ("Who?", "A.")
     assert from_frame(frame) == [sample, sample]
     assert (question.text, answer.text) == ("Who?", "A.")  # the values stay as they were
+
+
+def test_a_machine_is_known_by_its_boot(monkeypatch):
+    """Two machines may have one name, and after a boot process numbers mean nothing."""
+    here, real = machine(), Path.read_text
+    boot = "/proc/sys/kernel/random/boot_id"
+    monkeypatch.setattr(
+        Path, "read_text", lambda self: "another" if str(self) == boot else real(self)
+    )
+    assert machine() != here or not Path(boot).exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 from kit.rivers import collect, finish, rivers
@@ -94,17 +93,17 @@ def test_a_claim_counts_until_it_expires_or_its_copy_is_ours(bucket, monkeypatch
     store = Store.open("s3://runs/five", ONE)
     assert store.remote is not None
     elsewhere = {"process": 1, "host": "elsewhere", "since": "then"}
-    store.remote.put("owner.json", elsewhere)
+    store.remote.put_claim(elsewhere)
     with pytest.raises(UserError, match="process 1 on elsewhere"), store.owned():
         raise AssertionError
     killed = {"process": 1, "host": machine(), "copy": str(store.remote.local)}
-    store.remote.put("owner.json", killed)  # by a process whose lock on this copy is gone
+    store.remote.put_claim(killed)  # by a process whose lock on this copy is gone
     with store.owned():
         assert "owner.json" in names(bucket, "five/")
-    store.remote.put("owner.json", elsewhere)
-    monkeypatch.setattr("anchorscope.run_folder.store._EXPIRED", 0.0)
+    store.remote.put_claim(elsewhere)
+    monkeypatch.setattr("anchorscope.run_folder.remote._EXPIRED", 0.0)
     with store.owned():
-        assert store.remote.get("owner.json")[0]["process"] == os.getpid()
+        assert store.remote.claim()[0]["process"] == os.getpid()
     assert "owner.json" not in names(bucket, "five/")
 
 
@@ -138,11 +137,3 @@ def test_two_machines_share_a_run_in_the_store(bucket, tmp_path, monkeypatch):
     monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path / "reader"))
     view = RunView.open("s3://runs/rivers", collected_ok=True)
     assert len(view.answers) == 8 and (view.path / "states/clean/00000.safetensors").is_file()
-
-
-def test_a_url_of_memory_serves_one_process(tmp_path):
-    store = Store.open("memory://here/run", ONE)
-    store.write("a", lambda file: file.write(b"x"))
-    shutil.rmtree(store.path)
-    assert Store.open(Path("memory://here/run"), ONE).has("a")  # pathlib takes a slash away
-    assert os.fspath(store.path).startswith(str(tmp_path / "cache"))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from anchorscope.errors import UserError
-from anchorscope.run_folder import states as module
 from anchorscope.run_folder.states import StateBank, save_states, shard_name
 from anchorscope.run_folder.store import Store
 
@@ -46,31 +44,6 @@ def test_a_shard_of_another_dataset_is_opened_once(stored):
     assert np.array_equal(bank.layer("clean", 2), [states[id][1] for id in ids])
     with pytest.raises(UserError, match="00001"):
         StateBank(path, ids).layer("clean", 1)
-
-
-def test_files_that_are_as_they_were_are_opened_once_and_new_ones_are_read(stored, monkeypatch):
-    """A process gets bank after bank of the same folder, and outlives the files in it."""
-    path, states = stored
-    ids, opened = [id for id in states if id.startswith("north")], []
-    real = module.safe_open
-    counted = lambda path, framework: opened.append(path) or real(path, framework)  # noqa: E731
-    monkeypatch.setattr(module, "safe_open", counted)
-    for layer in (1, 2, 3):
-        read = pickle.loads(pickle.dumps(StateBank(path, ids))).layer("clean", layer)
-        assert np.array_equal(read, [states[id][layer - 1] for id in ids])
-    assert len(StateBank(path, ids[:2]).layer("clean", 1)) == 2 and len(opened) == 3
-    other = np.ones((4, 3, 5), np.float16)  # as many bytes as there were
-    save_states(Store(path), shard_name("clean", 2), ids[4:], other)
-    read = StateBank(path, ids).layer("clean", 1)
-    assert np.array_equal(read[4:], other[:, 0])
-    assert np.array_equal(read[:4], [states[id][0] for id in ids[:4]])
-
-
-def test_questions_without_a_state_have_rows_of_the_right_width(stored):
-    bank = StateBank(stored[0], ["west:1", "west:2"])
-    for layer in (1, 2):
-        read = bank.layer("clean", layer)
-        assert read.shape == (2, 5) and np.isnan(read).all()
 
 
 def test_shards_of_two_precisions_are_read_in_the_wider_one(tmp_path):

@@ -105,7 +105,7 @@ def test_no_name_in_a_listing_leaves_the_folder(tmp_path, name):
     (folder / "markers").mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"files": {name: "3 0", "x": "3 0"}}))
     (folder / "markers" / "x.json").write_text(entry)
-    assert {*read_listing(folder).all} == {"x"} and not read_markers(folder)
+    assert {*read_listing(folder)} == {"x"} and not read_markers(folder)
 
 
 def test_a_key_of_a_store_that_leaves_the_folder_is_not_copied(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ import torch
 from kit.serve_fixture import NAME, make_served, questions, server_process, serving
 
 import anchorscope as anc
-from anchorscope.detect.deployed.detector import Detector
+from anchorscope.detect.detector import Detector
 from anchorscope.models import load_model
 from anchorscope.serve.metrics import PATHS
 

@@ -18,8 +18,7 @@ from kit.plain import plain_states
 from kit.serve_fixture import served_here, server_here
 from test_detect_score import LAYER, QUESTIONS, SHOTS, make
 
-from anchorscope.detect.deployed.bind import Example
-from anchorscope.detect.deployed.exchanges import Exchange
+from anchorscope.detect.prompts import Example, Exchange
 from anchorscope.errors import UserError
 from anchorscope.models.prompts import make_prompt, stop_ids
 from anchorscope.records import Shot
@@ -58,7 +57,7 @@ def test_each_stream_of_a_batch_hears_its_tokens_with_the_score_of_an_answer_tha
         prompt = make_prompt(tiny_llama, text, shots=SHOTS, style="text").ids
         for n, piece in enumerate(pieces):
             state = plain_states(tiny_llama, [[*prompt, *ids[: n + 1]]])[0, LAYER - 1]
-            logit = state.double().numpy() @ detector.method.coef_.astype(float)
+            logit = state.double().numpy() @ detector.method.coef_[0].astype(float)
             want = 1 / (1 + math.exp(-(0.1 * float(logit) + 0.2)))
             assert piece.running["probability"] == pytest.approx(want, abs=2e-3)  # float16
             assert piece.running["flagged"] == (piece.running["probability"] > 0.5)

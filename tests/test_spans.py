@@ -22,7 +22,6 @@ from anchorscope.config import Finder
 from anchorscope.datasets import load_questions
 from anchorscope.datasets.text import normalised
 from anchorscope.errors import UserError
-from anchorscope.models.prompts import PromptPart, TokenisedPrompt, _writes_guarded_token
 from anchorscope.probes.folds import entity_folds
 from anchorscope.records import Question, Span
 from anchorscope.spans.answer import answer_span
@@ -143,8 +142,8 @@ def test_model_spans_come_from_the_reply_to_each_prompt():
     replies = {"who wrote war and peace": " War and Peace.\nQuestion: Lima", "Where": ""}
 
     def generate(prompts: Sequence[str]) -> list[str]:
-        asked = [prompt.rsplit("Question: ", 1)[1].removesuffix("\nWords:") for prompt in prompts]
-        return [replies.get(text, "Lima; Peru") for text in asked]
+        texts = [prompt.rsplit("Question: ", 1)[1].removesuffix("\nWords:") for prompt in prompts]
+        return [replies.get(text, "Lima; Peru") for text in texts]
 
     assert model_spans(questions, generate) == [(Span(10, 23),), ()]
     assert [f.finder for f in find_spans(questions, finder="model", generate=generate)] == [
@@ -308,8 +307,8 @@ def test_the_longest_span_without_case_space_and_article(parts, expected):
 
 
 def test_a_finder_that_marks_whole_questions_names_no_entity():
-    asked = "In which city is the Tower of London located?"
-    assert entity(asked, finder="all") == entity(asked) != normalised(asked)
+    text = "In which city is the Tower of London located?"
+    assert entity(text, finder="all") == entity(text) != normalised(text)
 
 
 def test_a_question_in_which_nothing_is_marked_is_its_own_entity():
@@ -324,7 +323,7 @@ def test_added_questions_move_no_fold(tmp_path):
         file.write_text("\n".join(["question,answer", *kept]))
         questions = load_questions(file, limit=None).questions
         spans = find_spans(questions, finder="auto")
-        names = [entity_of(q, of) for q, of in zip(questions, spans, strict=True)]
+        names = [entity_of(q, found) for q, found in zip(questions, spans, strict=True)]
         fold = entity_folds(names)
         folds.append({q.text: int(f) for q, f in zip(questions, fold, strict=True)})
     few, more = folds
@@ -434,8 +433,10 @@ def test_tokens_are_those_that_share_a_character_with_a_span() -> None:
             at
             for at, (first, stop) in enumerate(offsets)
             if any(
-                of & set(range(first, stop)) if first < stop else of and min(of) < first <= max(of)
-                for of in marked
+                characters & set(range(first, stop))
+                if first < stop
+                else characters and min(characters) < first <= max(characters)
+                for characters in marked
             )
         )
         assert tokens_of(spans, offsets, start=7) == by_hand
@@ -445,26 +446,9 @@ def test_the_overlap_is_that_of_the_characters() -> None:
     draw = random.Random(1)
     for _ in range(3000):
         a, b = ([Span(3, 5), *_some_spans(draw, 4)] for _ in range(2))
-        left, right = ({at for span in of for at in range(*span)} for of in (a, b))
+        left, right = ({at for span in spans for at in range(*span)} for spans in (a, b))
         assert overlap(a, b) == len(left & right) / len(left | right)
         assert {at for span in merged(a) for at in range(*span)} == left
-
-
-def test_a_guarded_token_counts_where_it_touches_what_is_not_ours() -> None:
-    draw = random.Random(3)
-    for _ in range(3000):
-        sizes = [draw.randint(0, 4) for _ in range(6)]
-        pieces = [PromptPart("x" * size, draw.random() < 0.5) for size in sizes]
-        spans = _some_spans(draw, 4)
-        ids = tuple(draw.randint(0, 1) for _ in spans)
-        owners = [piece.ours for piece in pieces for _ in piece.text]
-        by_hand = any(
-            not all(owners[start:stop])
-            for id, (start, stop) in zip(ids, spans, strict=True)
-            if id == 1
-        )
-        coded = TokenisedPrompt(ids, tuple((span.start, span.stop) for span in spans))
-        assert _writes_guarded_token(pieces, coded, {1: "<s>"}) == by_hand
 
 
 CORPUS = [

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from kit.study_fixture import Maker, tiny_study
-from kit.tiny import CONFIGS, tiny_lm, tiny_tokenizer
+from kit.study_fixture import tiny_study
+from kit.tiny import tiny_lm
 from transformers import AutoConfig
 
 from anchorscope.answers.verdicts import read_verdicts, verdicts_hash
@@ -16,104 +16,75 @@ from anchorscope.config import Config
 from anchorscope.datasets import load_questions
 from anchorscope.errors import UserError
 from anchorscope.pipeline.request import resolve
-from anchorscope.pipeline.study.file import Size, read_study, shipped, study_of
-from anchorscope.pipeline.study.plan import (
-    SetTokens,
-    count_tokens,
-    estimate,
-    plan_rows,
-    plan_study,
-    size_from,
-)
+from anchorscope.pipeline.study.file import read_study, shipped, study_of
+from anchorscope.pipeline.study.plan import CHARACTERS, Size, estimate, plan_study, size_from
+from anchorscope.records import Question, QuestionSet
 from anchorscope.run_folder.manifest import info_text
 
-# Weights as the makers state them on the models' pages, and the shapes of the published configs.
-STATED = {
-    "Llama-3.2-1B": 1_235_814_400,
-    "Mistral-7B-v0.3": 7_248_023_552,
-    "Qwen3-32B": 32_762_123_264,
-}
-SHAPES = {
-    "Llama-3.2-1B": {
-        "model_type": "llama", "num_hidden_layers": 16, "hidden_size": 2048,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
-        "intermediate_size": 8192, "vocab_size": 128256, "tie_word_embeddings": True,
-    },
-    "Mistral-7B-v0.3": {
-        "model_type": "mistral", "num_hidden_layers": 32, "hidden_size": 4096,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
-        "vocab_size": 32768,
-    },
-    "Qwen3-32B": {
-        "model_type": "qwen3", "num_hidden_layers": 64, "hidden_size": 5120,
-        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128,
-        "intermediate_size": 25600, "vocab_size": 151936,
-    },
-}  # fmt: skip
-SIZE = Size(blocks=10, width=100, block_weights=10**9, head_weights=10**8, weights=12 * 10**8)
-SET = SetTokens(dataset="a", questions=2048, prefix=80, question=20.0, counted=True)
+
+def test_size_of_a_config_is_the_one_its_makers_state() -> None:
+    """Llama-3.2-1B: the weights of the model's page, by the shape of its published config."""
+    shape = {
+        "num_hidden_layers": 16, "hidden_size": 2048, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192, "vocab_size": 128256,
+        "tie_word_embeddings": True,
+    }  # fmt: skip
+    size = size_from(AutoConfig.for_model("llama", **shape))
+    assert size.weights == 1_235_814_400
+    assert (size.blocks, size.width, size.head_weights) == (16, 2048, 128256 * 2048)
 
 
-@pytest.mark.parametrize("name", STATED)
-def test_size_of_a_config_is_the_one_its_makers_state(name: str) -> None:
-    shape = SHAPES[name]
-    size = size_from(AutoConfig.for_model(**shape))
-    assert size.weights == STATED[name]
-    assert (size.blocks, size.width) == (shape["num_hidden_layers"], shape["hidden_size"])
-    assert size.head_weights == shape["vocab_size"] * shape["hidden_size"]
-
-
-def test_block_weights_are_those_of_a_real_model() -> None:
-    lm = tiny_lm("qwen3")
-    blocks = sum(p.numel() for name, p in lm.named_parameters() if ".layers." in name)
-    assert size_from(CONFIGS["qwen3"]()).block_weights == blocks
+def question_set(count: int) -> QuestionSet:
+    """Questions of 21 tokens each by their characters, without worked examples."""
+    text = "x" * round(21 * CHARACTERS - len("Q: \nA:"))
+    asked = [Question(id=f"a:{n}", dataset="a", text=text, answers=("b",)) for n in range(count)]
+    return QuestionSet(name="a", title="A", questions=tuple(asked), shots=())
 
 
 def test_operations_are_twice_the_weights_by_the_tokens() -> None:
     """Summed by hand: question, answer, seven passes, the mass of attention, and the head."""
-    cost = estimate(Config(max_tokens=2), [SET], SIZE)
-    rows = 22 * (0.65 + 0.81 + 0.65) + (2 + 3) + (2 + 1)
-    tokens = 80 + 2048 * (20 + 2 + rows) + 500 * (22 * 1.65 + 2 + 1)
-    assert cost.tokens == pytest.approx(tokens)
+    size = Size(blocks=10, width=100, block_weights=10**9, head_weights=10**8, weights=12 * 10**8)
+    questions = question_set(2048)
+    cost = estimate(Config(max_tokens=2), [questions], size)
+    rows = 23 * (0.65 + 0.81 + 0.65) + (2 + 3) + (2 + 1)
+    tokens = 2048 * (21 + 2 + rows) + 500 * (23 * 1.65 + 2 + 1)
+    assert cost.tokens == pytest.approx(tokens, rel=0.01)
     assert cost.flops == pytest.approx(
-        2e9 * (tokens + 2048 * 3) + 2e8 * 2048 * 3  # the answer's tokens and the first one
+        2e9 * (tokens + 2048 * 3) + 2e8 * 2048 * 3,  # the answer's tokens and the first one
+        rel=0.01,
     )
     assert cost.passes == 5 * 2048 + 2 * 500
     states = 2048 * 10 * 100 * 2 * 9  # clean, at the question's end, and seven passes
     assert cost.disk == pytest.approx(states + 2048 * (2 * 10 * 40 + 2000) + 1.2e6)
+    windows = estimate(Config(evidence=("windows",)), [questions], size)
+    assert windows.passes == 2048 * (5 + 6 + 2) + 2 * 500  # a window of 5: 6 rows, a block: 2
 
 
-def test_a_window_takes_a_row_for_each_block_of_it() -> None:
-    cost = estimate(Config(evidence=("windows",)), [SET], SIZE)
-    assert cost.passes == 2048 * (5 + 6 + 2) + 2 * 500  # a window of 5: 6 rows, a block: 2
-
-
-def test_hours_are_those_of_the_measured_speed(tmp_path: Path) -> None:
-    """None before the first shard; then seconds a token by the tokens that are left."""
-    study = tiny_study(tmp_path, {"small": Maker("llama")}, {"small": SIZE})
-    (fresh,) = plan_study(study, tmp_path / "out").runs
-    assert fresh.hours is None and plan_rows(plan_study(study, tmp_path / "out"))[0][-1] == ""
-    assert fresh.cost is not None
+def test_hours_are_those_of_the_shards_that_were_read(tmp_path: Path) -> None:
+    """None before the first shard; then the seconds of a shard by those that are left."""
+    study = tiny_study(tmp_path, {"small": "llama"})
+    assert plan_study(study, tmp_path / "out").runs[0].hours is None
     folder = tmp_path / "out" / "small"
-    folder.mkdir(parents=True)
-    stage = {"seconds": 7200.0, "tokens": fresh.cost.tokens / 3}
-    (folder / "run.json").write_bytes(info_text({"stages": {"answers and states": stage}}))
+    (folder / "answers").mkdir(parents=True)
+    (folder / "answers/00000.parquet").touch()
+    info = {"stages": {"answers and states": {"seconds": 3600.0}}, "shard": 50}
+    (folder / "run.json").write_bytes(info_text(info))
     plan = plan_study(study, tmp_path / "out")
-    assert plan.runs[0].hours == pytest.approx(4) and plan_rows(plan)[0][-1] == "4.00"
-    (problem,) = plan_study(study, tmp_path / "out", max_hours=3).problems
-    assert "needs about 4.0 hours more, and --max-hours is 3" in problem
+    assert plan.runs[0].hours == pytest.approx(3)  # of four shards, one is read
+    (problem,) = plan_study(study, tmp_path / "out", max_hours=2).problems
+    assert "needs about 3.0 hours more, and --max-hours is 2" in problem
 
 
-def test_tokens_are_counted_by_the_tokenizer_where_it_is_there() -> None:
-    questions = load_questions("atlas", limit=20)
-    counted = count_tokens(questions, tiny_tokenizer(), shots=4)  # one token a byte
-    turns = [len(f"Q: {q.text}\nA:".encode()) for q in questions]
-    assert counted.question == sum(turns) / 20
-    assert counted.prefix == sum(
-        len(f"Q: {s.question}\nA: {s.answer}\n\n".encode()) for s in questions.shots
-    )
-    estimated = count_tokens(questions, None, shots=0)
-    assert (estimated.counted, estimated.prefix) == (False, 0)
+def test_disk_and_memory_are_checked_first(tmp_path: Path, monkeypatch) -> None:
+    tiny_lm("llama").save_pretrained(tmp_path / "small")
+    content = {"data": ["atlas"], "models": [{"model": str(tmp_path / "small")}]}
+    study, size = study_of(content, "s.toml"), Size(80, 10**9, 10**12, 1, 10**15)
+    assert plan_study(study, tmp_path / "out").problems == []
+    monkeypatch.setattr("anchorscope.pipeline.study.plan.model_size", lambda config: size)
+    problems = " ".join(plan_study(study, tmp_path / "out").problems)
+    assert "GB free, and the run folders need about" in problems
+    assert "small: its weights take 2000000.0 GB, and one device has" in problems
+    assert plan_study(study, tmp_path / "out", check_machine=False).problems == []
 
 
 def test_the_shipped_studies_are_what_they_say() -> None:
@@ -174,18 +145,6 @@ def test_everything_wrong_is_said_at_once_and_nothing_is_made(cli, tmp_path: Pat
     assert not out.exists()
 
 
-def test_disk_and_memory_are_checked_first(tmp_path: Path) -> None:
-    maker = {"small": Maker("llama")}
-    huge = Size(blocks=80, width=10**9, block_weights=10**12, head_weights=1, weights=10**15)
-    study = tiny_study(tmp_path, maker, {"small": huge})
-    problems = " ".join(plan_study(study, tmp_path / "out").problems)
-    assert "GB free, and the run folders need about" in problems
-    assert "small: its weights take 2000000.0 GB, and one device has" in problems
-    assert plan_study(study, tmp_path / "out", check_machine=False).problems == []
-    study = tiny_study(tmp_path, maker, {"small": SIZE})
-    assert plan_study(study, tmp_path / "out").problems == []
-
-
 def test_plan_prints_the_cost_of_each_model(cli, tmp_path: Path) -> None:
     lines = ['data = ["atlas"]', "[options]", "limit = 50"]
     for name in ("llama", "qwen3"):
@@ -197,6 +156,22 @@ def test_plan_prints_the_cost_of_each_model(cli, tmp_path: Path) -> None:
     for words in ("llama", "qwen3", "all to do", "FLOPs", "hours", "estimated"):
         assert words in out
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("id,right\nx:1,1\n", "has no verdict on any of the 3 questions"),
+        ("id,right\nx:1,maybe\n", "Row 1 of v.csv: 'maybe' is no verdict. Accepted: 1, true or"),
+        ("id,right\nx:1,1\nx:1,0\n", "Row 2 of v.csv has the id 'x:1' a second time"),
+        ("id,score\nx:1,1\n", "lacks an id or a verdict"),
+    ],
+)
+def test_mistakes_in_verdicts_are_one_sentence(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "v.csv"
+    file.write_text(text)
+    with pytest.raises(UserError, match=words):
+        resolve("m", load_questions("atlas", limit=3), Config(verdicts=str(file)))
 
 
 def test_verdicts_are_known_by_their_content(tmp_path: Path) -> None:
@@ -220,19 +195,3 @@ def test_verdicts_are_known_by_their_content(tmp_path: Path) -> None:
     assert one == other
     assert one["verdicts"] == verdicts_hash(expected) is not None
     assert resolve("m", questions, Config())[2]["verdicts"] is None
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("id,right\nx:1,1\n", "has no verdict on any of the 3 questions"),
-        ("id,right\nx:1,maybe\n", "Row 1 of v.csv: 'maybe' is no verdict. Accepted: 1, true or"),
-        ("id,right\nx:1,1\nx:1,0\n", "Row 2 of v.csv has the id 'x:1' a second time"),
-        ("id,score\nx:1,1\n", "lacks an id or a verdict"),
-    ],
-)
-def test_mistakes_in_verdicts_are_one_sentence(tmp_path: Path, text: str, words: str) -> None:
-    file = tmp_path / "v.csv"
-    file.write_text(text)
-    with pytest.raises(UserError, match=words):
-        resolve("m", load_questions("atlas", limit=3), Config(verdicts=str(file)))

@@ -3,54 +3,38 @@
 from __future__ import annotations
 
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from kit.study_fixture import DATA, Maker, tiny_study
-from kit.tiny import CONFIGS
+from kit.study_fixture import DATA, tiny_study
 
-from anchorscope.pipeline.study.plan import size_from
 from anchorscope.pipeline.study.study import study
 from anchorscope.run_folder.view import RunView
 
-BROKEN = "no <script>alert(1)</script> weights"
-
-
-class After(Maker):
-    """A maker that notes whether the model before it was let go of."""
-
-    def __init__(self, architecture: str, before: Maker) -> None:
-        super().__init__(architecture)
-        self.before, self.alone = before, False
-
-    def __call__(self):
-        self.alone = self.before.last is not None and self.before.last() is None
-        return super().__call__()
-
-
-def broken() -> None:
-    raise RuntimeError(BROKEN)
+BROKEN = "no <script>alert(1) weights"
 
 
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory: pytest.TempPathFactory):
-    """The folder of a study whose second model fails, and the makers of the others."""
+    """The folder of a study whose second model has no weights."""
     folder = tmp_path_factory.mktemp("study")
-    small = Maker("llama")
-    makers = {"small": small, "broken": broken, "large": After("qwen3", before=small)}
-    asked = tiny_study(folder, makers, {"small": size_from(CONFIGS["llama"]())})
-    result = study(asked, out=folder / "out")
-    return folder / "out", makers, asked, result
+    asked = tiny_study(folder, {"small": "llama", "large": "qwen3"})
+    (folder / BROKEN).mkdir()
+    shutil.copy(folder / "small/config.json", folder / BROKEN)
+    small, large = asked.models
+    models = (small, replace(small, name="broken", model=str(folder / BROKEN)), large)
+    asked = replace(asked, models=models)
+    return folder / "out", asked, study(asked, out=folder / "out")
 
 
 def test_a_model_that_fails_does_not_stop_the_others(studied) -> None:
-    out, makers, _, result = studied
+    out, _, result = studied
     assert list(result.runs) == ["small", "large"]
-    assert result.errors == {"broken": f"RuntimeError: {BROKEN}"}
-    assert "in broken" in (out / "errors" / "broken.txt").read_text()  # the traceback
-    assert (makers["small"].calls, makers["large"].calls) == (1, 1)
-    assert makers["large"].alone  # the model before it was let go of when it was made
+    assert list(result.errors) == ["broken"] and "could not be loaded" in result.errors["broken"]
+    assert "Traceback" in (out / "errors" / "broken.txt").read_text()
 
 
 def test_study_csv_has_a_row_for_each_model_and_dataset(studied) -> None:
@@ -59,7 +43,7 @@ def test_study_csv_has_a_row_for_each_model_and_dataset(studied) -> None:
     assert [*zip(table["model"], table["dataset"], strict=True)] == [
         (model, name) for model in ("small", "broken", "large") for name in DATA
     ]
-    assert set(table[table["state"] == "failed"]["error"]) == {f"RuntimeError: {BROKEN}"}
+    assert all("could not be loaded" in error for error in table.loc[2:3, "error"])
     for row in table[table["state"] == "finished"].to_dict("records"):
         view = RunView.open(out / row["folder"])
         (found,) = view.findings[view.findings["dataset"] == row["dataset"]].to_dict("records")
@@ -71,15 +55,6 @@ def test_study_csv_has_a_row_for_each_model_and_dataset(studied) -> None:
         probes = view.probes
         at = probes[(probes["dataset"] == row["dataset"]) & (probes["layer"] == row["layer"])]
         assert row["auroc"] == pytest.approx(at["auroc"].item())
-
-
-def test_verdicts_of_the_file_stand_in_the_samples(studied) -> None:
-    out, _, asked, _ = studied
-    given = pd.read_csv(asked.options["verdicts"]).set_index("id")["right"]
-    view = RunView.open(out / "small")
-    samples = view.samples.set_index("id")
-    assert (samples["verdict"].map({"right": 1, "wrong": 0}) == given[samples.index]).all()
-    assert view.info["verdicts"] == {"given": 200, "judged": 0, "unknown": 0}
 
 
 def test_claims_compare_models_within_their_panel(studied) -> None:
@@ -101,8 +76,7 @@ def test_costs_are_what_the_runs_recorded(studied) -> None:
     assert costs["tokens"]["small"] == sum(s["tokens"] for s in stages.values())
     bytes_ = sum(f.stat().st_size for f in (out / "small").rglob("*") if f.is_file())
     assert costs["disk"]["small"] == bytes_
-    assert costs["disk_plan"]["small"] == pytest.approx(bytes_, rel=0.3)
-    assert costs.loc["large"].isna()["tokens_plan"]  # its size was not told
+    assert costs["tokens_plan"]["small"] > 0 and costs["disk_plan"]["small"] > 0
 
 
 def test_the_page_shows_the_panels_and_runs_no_script(studied) -> None:
@@ -110,7 +84,7 @@ def test_the_page_shows_the_panels_and_runs_no_script(studied) -> None:
     page = (out / "study.html").read_text(encoding="utf-8")
     assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in page
     assert "<script" not in page
-    assert "no &lt;script&gt;alert(1)&lt;/script&gt; weights" in page
+    assert "no &lt;script&gt;alert(1) weights" in page
     assert "Two &lt;tiny&gt; models" in page and "Tiny &amp; random" in page
     assert page.count('<img src="data:image/png;base64,') == 2  # paper mode, strict mode
     links = re.findall(r'href="([^"]+)"', page)
@@ -123,28 +97,20 @@ def test_the_page_shows_the_panels_and_runs_no_script(studied) -> None:
 
 def test_the_same_call_goes_on(studied) -> None:
     """Finished runs are not done again; what failed is tried again, and its error is gone."""
-    out, makers, asked, _ = studied
+    out, asked, _ = studied
     before = (out / "small" / "tables" / "layers.csv").stat().st_mtime_ns
-    models = [m if m.name != "broken" else None for m in asked.models]
-    mended = type(asked)(
-        title=asked.title,
-        data=asked.data,
-        options=asked.options,
-        models=tuple(m for m in models if m is not None),
-    )
+    mended = replace(asked, models=tuple(m for m in asked.models if m.name != "broken"))
     disk = pd.read_csv(out / "costs.csv").set_index("model")["disk"]
     result = study(mended, out=out, drop_states=True)
     assert result.errors == {}
     assert not (out / "small" / "states").exists()
     costs = pd.read_csv(out / "costs.csv").set_index("model")
     assert costs["disk"]["small"] == disk["small"]  # what it took when it ran
-    assert (makers["small"].calls, makers["large"].calls) == (1, 1)
     assert (out / "small" / "tables" / "layers.csv").stat().st_mtime_ns == before
     assert set(pd.read_csv(out / "study.csv")["state"]) == {"finished"}
 
 
 def test_no_model_starts_once_max_hours_are_spent(tmp_path: Path) -> None:
-    maker = Maker("llama")
-    result = study(tiny_study(tmp_path, {"small": maker}), out=tmp_path / "out", max_hours=0.0)
+    result = study(tiny_study(tmp_path, {"small": "llama"}), out=tmp_path / "out", max_hours=0.0)
     assert "not started, since --max-hours is 0" in result.errors["small"]
-    assert maker.calls == 0 and (tmp_path / "out" / "study.html").is_file()
+    assert not (tmp_path / "out" / "small").exists() and (tmp_path / "out/study.html").is_file()

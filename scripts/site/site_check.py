@@ -27,12 +27,12 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        of = dict(attrs)
-        self.names |= {name for name in (of.get("id"), of.get("name")) if name}
-        target = of.get(LOADED.get(tag, ""))
-        if tag == "a" and of.get("href"):
-            self.links.append(str(of["href"]))
-        elif target and of.get("rel") not in PLAIN_LINKS:
+        values = dict(attrs)
+        self.names |= {name for name in (values.get("id"), values.get("name")) if name}
+        target = values.get(LOADED.get(tag, ""))
+        if tag == "a" and values.get("href"):
+            self.links.append(str(values["href"]))
+        elif target and values.get("rel") not in PLAIN_LINKS:
             self.loads.append(target)
 
 

@@ -1,4 +1,4 @@
-"""Figures and tables of the pages from the data that lies beside them.
+"""Figures and tables of the pages from the data beside them.
 
 A page asks for one by a line of its own: `<!-- figure: gaps -->`. `python
 scripts/site/site_figures.py` prints the table of README and docs/results.md.
@@ -37,12 +37,12 @@ def gaps() -> str:
         y = TOP + ROW * at + ROW / 2 - 10
         name = f"{row['model']} · {row['dataset']}"
         by = f" by {row['by']}" if isinstance(row["by"], str) else ""
-        told = (
+        title = (
             f"{name}: paper mode {row['paper_gap']}, strict mode {row['strict_gap']} "
             f"({row['strict_low']} to {row['strict_high']}), {row['finding']}{by}"
         )
         parts.append(
-            f'<g><title>{escape(told)}</title><text x="{LEFT - 12}" y="{y + 4}" '
+            f'<g><title>{escape(title)}</title><text x="{LEFT - 12}" y="{y + 4}" '
             f'text-anchor="end">{escape(name)}</text>'
             f'<circle cx="{x(row["paper_gap"])}" cy="{y}" r="5" fill="none" stroke="{PAPER}" '
             f'stroke-width="2"/><line x1="{x(row["strict_low"])}" x2="{x(row["strict_high"])}" '

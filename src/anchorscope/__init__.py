@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     __version__: str
     from anchorscope.config import Config
     from anchorscope.datasets import load_questions
-    from anchorscope.detect.deployed.detector import Detector
-    from anchorscope.detect.deployed.exchanges import Exchange
+    from anchorscope.detect.detector import Detector
+    from anchorscope.detect.prompts import Exchange
     from anchorscope.engine.check import check_model
     from anchorscope.errors import UserError
     from anchorscope.inspection.inspect import inspect
     from anchorscope.models import Model, load_model
-    from anchorscope.pipeline.own_states.analyse import analyse
+    from anchorscope.pipeline.own_states import analyse
     from anchorscope.pipeline.run import run
     from anchorscope.pipeline.study.study import study
     from anchorscope.probes.linear_probe import LinearProbe
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 # Imported when they are first used: drawing a figure or asking for help does not wait for torch.
 _HOME = {
     "Config": "config",
-    "Detector": "detect.deployed.detector",
-    "Exchange": "detect.deployed.exchanges",
+    "Detector": "detect.detector",
+    "Exchange": "detect.prompts",
     "LinearProbe": "probes.linear_probe",
     "Model": "models",
     "Question": "records",
     "QuestionSet": "records",
     "RunView": "run_folder.view",
     "UserError": "errors",
-    "analyse": "pipeline.own_states.analyse",
+    "analyse": "pipeline.own_states",
     "check_model": "engine.check",
     "inspect": "inspection.inspect",
     "load_model": "models",

@@ -119,12 +119,8 @@ class FolderMachine(RuleBasedStateMachine):
         self.finished = bool((read_info(self.path) or {}).get("finished"))
         assert self.finished or call is not None
         if self.finished and not before:
-            assert {*self.kept} - self.unmarked <= {*read_listing(self.path).all}
-        for name in self.unmarked & {"tables/layers.csv"}:
-            torn = (self.path / "markers" / f"{name}.json").exists()
-            if name in read_listing(self.path).all:
-                assert not torn, "a file is listed whose marker is torn"
-                self.unmarked.discard(name)  # listed as it is: tables may have no marker
+            assert {*self.kept} - self.unmarked <= {*read_listing(self.path)}
+        assert not self.unmarked & {*read_listing(self.path)}, "a file without a marker is listed"
 
     @precondition(lambda self: self.kept)
     @rule(data=st.data(), at=st.integers(0, 63), bit=st.integers(0, 7))

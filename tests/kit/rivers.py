@@ -22,18 +22,17 @@ from anchorscope.pipeline.collect import collect as collect_states
 from anchorscope.pipeline.run import run as run_whole
 from kit.tiny import tiny_lm, tiny_tokenizer
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "format-1"
 OPTIONS = ["--model", "model", "--data", "rivers.jsonl", "--max-tokens", "4"]
 OPTIONS += ["--device", "cpu", "--dtype", "float32", "--threads", "1"]
 
 
 def rivers(folder: Path) -> Path:
-    """A folder with the model and the questions in it, as the golden run had them."""
+    """A folder with the model and the questions in it."""
     place = folder / "rivers"
     place.mkdir()
     tiny_lm("llama").save_pretrained(place / "model")
     tiny_tokenizer().save_pretrained(place / "model")
-    shutil.copy(GOLDEN / "rivers.jsonl", place)
+    shutil.copy(Path(__file__).with_name("rivers.jsonl"), place)
     return place
 
 
@@ -51,9 +50,9 @@ def half_right(place: Path) -> Path:
     file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     config = Config(max_tokens=4, dtype="float32", device="cpu", limit=None)
     first = collect_states(str(place / "model"), file, out=place / "first", config=config)
-    said = pd.read_parquet(first / "samples.parquet").set_index("question")["answer"]
+    written = pd.read_parquet(first / "samples.parquet").set_index("question")["answer"]
     for row in rows[::2]:
-        row["answers"] = [said[row["question"]]]
+        row["answers"] = [written[row["question"]]]
     file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     return file
 
@@ -90,10 +89,10 @@ def run_here(place: Path, out: str, **options: Any) -> Path:
     Every other of its sixty-four questions is given the verdict "right".
     """
     ids = [f"{n:02d}" for n in range(64)]
-    asked = [{"id": n, "question": f"Where does the river R{n} end?", "answers": ["sea"],
+    questions = [{"id": n, "question": f"Where does the river R{n} end?", "answers": ["sea"],
               "subject": f"R{n}"} for n in ids]  # fmt: skip
     verdicts = [{"id": f"asked:all:{n}", "right": int(n) % 2} for n in ids]
-    for name, rows in (("asked", asked), ("verdicts", verdicts)):
+    for name, rows in (("asked", questions), ("verdicts", verdicts)):
         (place / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     config = Config(model="model", data=("asked.jsonl",), verdicts="verdicts.jsonl", max_tokens=4,
                     device="cpu", dtype="float32", prompt="text", shard=32, threads=1, folds=3,

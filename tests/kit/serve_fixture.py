@@ -16,7 +16,7 @@ from typing import IO
 
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
-from anchorscope.detect.deployed.detector import Detector
+from anchorscope.detect.detector import Detector
 from anchorscope.models import load_model
 from anchorscope.pipeline.collect import collect
 from anchorscope.records import Question

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import csv
 import random
-import weakref
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from anchorscope.datasets import load_questions
-from anchorscope.pipeline.study.file import Size, Study, StudyModel
+from anchorscope.pipeline.study.file import Study, StudyModel
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 DATA = ("atlas", "atlas-compare")
@@ -32,37 +29,18 @@ def random_verdicts(file: Path, data: tuple[str, ...] = DATA, limit: int = LIMIT
     return file
 
 
-class Maker:
-    """Makes a tiny random model when it is called, and counts the calls."""
-
-    def __init__(self, architecture: str, seed: int = 0) -> None:
-        self.architecture, self.seed, self.calls = architecture, seed, 0
-        self.last: weakref.ref[Any] | None = None  # the model it made, while anybody holds it
-
-    def __call__(self) -> tuple[Any, Any]:
-        self.calls += 1
-        lm = tiny_lm(self.architecture, self.seed)
-        self.last = weakref.ref(lm)
-        return lm, tiny_tokenizer()
-
-
-def tiny_study(
-    folder: Path, makers: dict[str, Callable[[], Any]], sizes: dict[str, Size] | None = None
-) -> Study:
-    """The study of these models, all in one panel."""
+def tiny_study(folder: Path, architectures: dict[str, str]) -> Study:
+    """A study of random models by name, saved in the folder, all in one panel."""
     verdicts = random_verdicts(folder / "verdicts.csv")
+    for name, architecture in architectures.items():
+        tiny_lm(architecture).save_pretrained(folder / name)
+        tiny_tokenizer().save_pretrained(folder / name)
     return Study(
         title="Two <tiny> models",
         data=DATA,
         models=tuple(
-            StudyModel(
-                name=name,
-                model=name,
-                panel="Tiny & random",
-                make=make,
-                size=(sizes or {}).get(name),
-            )
-            for name, make in makers.items()
+            StudyModel(name=name, model=str(folder / name), panel="Tiny & random")
+            for name in architectures
         ),
         options={**OPTIONS, "verdicts": str(verdicts)},
     )

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from kit.detect_worlds import two_pathways, write_run
 
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.verify import verify_detector
+from anchorscope.detect.detector import Detector
+from anchorscope.detect.saved import verify_detector
 from anchorscope.errors import UserError
 from anchorscope.pipeline.variants import check_reuse
 from anchorscope.run_folder.manifest import verify_run

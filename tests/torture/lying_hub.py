@@ -16,9 +16,8 @@ from unittest.mock import patch
 
 from kit.hub_server import Hub, hub
 
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.hub import upload
-from anchorscope.detect.deployed.saved import FILES
+from anchorscope.detect.detector import Detector
+from anchorscope.detect.saved import FILES, upload
 from anchorscope.errors import UserError
 from torture.folders import PATHS, PLACE, changed, detector
 from torture.hostile import MARKUP, Hang, part, text

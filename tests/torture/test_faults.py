@@ -88,31 +88,6 @@ def test_a_full_or_broken_disk_is_one_sentence_and_the_command_continues(place, 
     place.require_continued(job, out)
 
 
-@pytest.mark.parametrize("trial", range(12))
-def test_a_pass_without_memory_is_split_or_said(place, draw, trial):
-    """Smaller batches round otherwise, so the files are held against their checksums alone."""
-    number, out = draw.randrange(1, 40), place.new()
-
-    def hook() -> None:
-        import torch
-
-        from anchorscope.engine.lease import Lease
-
-        real, calls = Lease.run, [0]
-
-        def run(self, *args, **options):
-            calls[0] += 1
-            if calls[0] == number:
-                raise torch.OutOfMemoryError("CUDA out of memory (made up)")
-            return real(self, *args, **options)
-
-        Lease.run = run
-
-    place.run("collect", out, hook).require_refusal()
-    again, verified = place.run("collect", out), place.verify(out)
-    assert again.code == verified.code == 0, again.output[-300:] + verified.output[-300:]
-
-
 def _flip(data: bytes, draw: random.Random) -> bytes:
     at, bit = draw.randrange(len(data)), 1 << draw.randrange(8)
     return data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :]

@@ -14,11 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import strategies as st
 
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
-from anchorscope.errors import UserError
 from anchorscope.pipeline.study.file import study_of
 from torture.hostile import fuzz, part, seeded, text, value
 
@@ -95,38 +93,6 @@ def _check_file(given: tuple[bytes, str]) -> None:
     assert load_questions(file, seed=1, limit=len(ids)).questions
 
 
-_word = st.text(
-    st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="|[\ufeff"),
-    min_size=1,
-    max_size=20,
-).filter(lambda text: len(text.split()) > 0)
-_plain_rows = st.lists(
-    st.fixed_dictionaries(
-        {
-            "question": _word,
-            "answers": st.lists(_word, min_size=1, max_size=3),
-            "entity": _word,
-            "popularity": st.floats(0.5, 1e9),
-        }
-    ),
-    min_size=1,
-    max_size=4,
-)
-
-
-def _check_formats(rows: Rows) -> None:
-    """The same rows are the same questions in every format, whatever their order."""
-    found: list[Any] = []
-    for ending in ENDINGS:
-        file = FOLDER / f"same{ending}"
-        file.write_bytes(_as_bytes(rows if len(ending) % 2 else rows[::-1], ending))
-        try:
-            found.append(load_questions(file).questions)
-        except UserError as error:
-            found.append(str(error).split("(")[-1])
-    assert all(other == found[0] for other in found), found
-
-
 def _options(r: Random) -> dict[str, Any]:
     names = [r.choice(list(DEFAULTS)) for _ in range(r.randint(1, 3))]
     return {name: value(r) if r.random() < 0.6 else DEFAULTS[name] for name in names}
@@ -159,6 +125,5 @@ def _check_study(content: dict[str, Any]) -> None:
 
 
 test_files_of_questions = fuzz(seeded(_file), _check_file)
-test_formats_agree = fuzz(_plain_rows, _check_formats)
 test_options = fuzz(seeded(_options), _check_config)
 test_studies = fuzz(seeded(_study), _check_study)

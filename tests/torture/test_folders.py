@@ -14,9 +14,9 @@ import pandas as pd
 from kit.show_fixture import make_run
 
 from anchorscope.config import Config
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.saved import FILES, Stored, read_folder, write_folder
-from anchorscope.pipeline.own_states.arrays import check_arrays, open_arrays
+from anchorscope.detect.detector import Detector
+from anchorscope.detect.saved import FILES, Stored, read_folder, write_folder
+from anchorscope.pipeline.own_states import check_arrays, open_arrays
 from anchorscope.run_folder.manifest import read_markers
 from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.store import Store
@@ -43,7 +43,7 @@ IN_RUNS = (
     "states/clean/00000.safetensors", "tables/spans.csv", "tables/layers.csv", "figures", "probes",
     "new", ".x.partial", "report.html", "robust", "robust/a",
 )  # fmt: skip
-KEPT = ("clean", "knockout", "random", "z", "states", "id", "popularity", "answer_only")
+KEPT = ("clean", "knockout", "neutral", "z", "states", "id", "popularity", "answer_only")
 SIZES = (0, 1, 2, 3, 10**9, 10**18, 2**63 - 1, 2**64, -1, 1.5, "2")
 
 

@@ -119,13 +119,15 @@ LEAD = r"^\s*(?:in|on|at|by|from|during|about|around|approximately|roughly|circa
 
 
 def judge(answer_text: str, aliases: Sequence[str], *, question: str = "") -> Verdict:
-    """The verdict on an answer by the aliases of the accepted answer."""
+    """Judge an answer right, wrong or abstain by the aliases of the accepted answer."""
     if not aliases:
         raise UserError(
             "A question without accepted answers cannot be judged: give it at least one."
         )
     answer, forms = words(answer_text), _forms(aliases)
-    if _is_one_of(answer, forms) or _spelt_so(answer_text, aliases):
+    # An alias of symbols alone has no words: letter by letter.
+    spelt = answer_text.strip() in [alias.strip() for alias in aliases if alias.strip()]
+    if spelt or _is_one_of(answer, forms):
         return "right"
     if is_abstention(answer_text):
         own = [form for alias, form in zip(aliases, map(words, aliases), strict=True)
@@ -133,7 +135,8 @@ def judge(answer_text: str, aliases: Sequence[str], *, question: str = "") -> Ve
         return "right" if any(_places(answer, form) for form in own) else "abstain"
     if all(alias.strip().lower() in ("yes", "no") for alias in aliases):
         return "right" if _yes_or_no(answer) in {a.strip().lower() for a in aliases} else "wrong"
-    inside = _inside(answer, forms)
+    texts = set(_texts(answer))  # few of the hundreds of forms that a question may have
+    inside = [form for form in forms if form[0].text in texts and _places(answer, form)]
     if _hedges(answer, inside) or _enumerates(answer_text, forms):
         return "wrong"
     question_words = words(question)
@@ -141,13 +144,8 @@ def judge(answer_text: str, aliases: Sequence[str], *, question: str = "") -> Ve
     return "right" if found or _bare_number(answer, forms, question_words) else "wrong"
 
 
-def _spelt_so(answer_text: str, aliases: Sequence[str]) -> bool:
-    """Whether the answer is an alias letter by letter: one of symbols alone has no words."""
-    return answer_text.strip() in [alias.strip() for alias in aliases if alias.strip()]
-
-
 def _forms(aliases: Sequence[str]) -> list[Words]:
-    """The aliases as words, also without what may be left out of them.
+    """Normalise the aliases to words, with and without their optional parts.
 
     That is a bracket at the end, "Yellow (colour)", and a small word in front, "In 1840".
     """
@@ -157,7 +155,7 @@ def _forms(aliases: Sequence[str]) -> list[Words]:
 
 
 def _without_bracket(alias: str) -> str:
-    """The alias without a bracket at its end; a pattern would try every blank of a long text."""
+    """Drop a bracket at the end of an alias; a pattern would take quadratic time."""
     bare = alias.rstrip()
     start = bare.rfind("(")
     closed = bare.endswith(")") and bare.find(")", start) == len(bare) - 1
@@ -165,7 +163,7 @@ def _without_bracket(alias: str) -> str:
 
 
 def _texts(form: Sequence[Word]) -> tuple[str, ...]:
-    return tuple([word.text for word in form])  # a third faster than without the list
+    return tuple(word.text for word in form)
 
 
 def _is_one_of(answer: Words, forms: Sequence[Words]) -> bool:
@@ -177,14 +175,8 @@ def _is_one_of(answer: Words, forms: Sequence[Words]) -> bool:
     return any(letters == "".join(_texts(form)) for form in forms)
 
 
-def _inside(answer: Words, forms: Sequence[Words]) -> list[Words]:
-    """The forms that the answer contains: few of the hundreds that a question may have."""
-    texts = set(_texts(answer))
-    return [form for form in forms if form[0].text in texts and _places(answer, form)]
-
-
 def _places(answer: Sequence[Word], form: Sequence[Word]) -> list[int]:
-    """Where the words of the form start in the answer, one after the other."""
+    """Find where the form's words occur in the answer in sequence."""
     texts, wanted, size = _texts(answer), _texts(form), len(form)
     return [at for at in range(len(answer) - size + 1) if texts[at : at + size] == wanted]
 
@@ -263,7 +255,7 @@ def _in_other_name(answer: Words, at: int, stop: int) -> bool:
 
 
 def _written_alike(word: Word, form: Words) -> bool:
-    """Whether a very short or idle alias is written as in the alias, with a telling capital."""
+    """Whether a very short alias or function word has the alias's own capitals."""
     alias = form[0]
     cased = alias.raw.lower() != alias.raw.upper()
     idle = alias.text in FUNCTION
@@ -274,7 +266,7 @@ def _written_alike(word: Word, form: Words) -> bool:
 
 
 def _echoed(answer: Words, at: int, stop: int, question_words: Words) -> bool:
-    """Whether the words beside the alias, and the alias, are the question's own phrase."""
+    """Whether the alias and its neighbours only repeat a phrase of the question."""
     for start in _places(question_words, answer[at:stop]):
         end = start + stop - at
         beside = [
@@ -287,7 +279,7 @@ def _echoed(answer: Words, at: int, stop: int, question_words: Words) -> bool:
 
 
 def _run(answer: Words, question_words: Words, i: int, j: int, step: int) -> Iterator[str]:
-    """The words that answer and question share onwards from i and j, up to punctuation."""
+    """Yield the words that answer and question share from i and j on, up to punctuation."""
     while 0 <= i + step < len(answer) and 0 <= j + step < len(question_words):
         later_i, later_j = max(i, i + step), max(j, j + step)
         if (
@@ -301,7 +293,7 @@ def _run(answer: Words, question_words: Words, i: int, j: int, step: int) -> Ite
 
 
 def _rival(question: str, form: Words) -> str | None:
-    """A word of the other option, where the question says "alias or other"."""
+    """A word of the other option, if the question offers "alias or other"."""
     left, _, right = re.sub(r"[?!.\s]+$", "", question).rpartition(" or ")
     before, after = words(re.split(r"[,:;]", left.rstrip(","))[-1]), words(right)
     other = after[:1] if _places(before, form) else before[-1:] if _places(after, form) else ()
@@ -317,7 +309,7 @@ def _beside_rival(answer: Words, at: int, stop: int, rival: str) -> bool:
 
 
 def _bare_number(answer: Words, forms: Sequence[Words], question_words: Words) -> bool:
-    """Whether the answer is a number alone and an alias that number with its unit."""
+    """Whether the answer is a bare number, and an alias is that number with a unit."""
     if (
         len(answer) != 1
         or not answer[0].text.isdigit()

@@ -10,7 +10,7 @@ from queue import Queue
 from typing import Any, Literal
 
 from anchorscope.config import Config
-from anchorscope.detect.deployed.detector import Detector
+from anchorscope.detect.detector import Detector
 from anchorscope.errors import UserError
 from anchorscope.inspection.choices import Choices, cut_positions, heads_in
 from anchorscope.inspection.inspect import Inspector

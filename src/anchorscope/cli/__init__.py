@@ -1,4 +1,4 @@
-"""The command line: every command, and a user's mistake in one sentence."""
+"""The command line: its commands, and errors printed as one sentence."""
 
 from __future__ import annotations
 
@@ -27,14 +27,8 @@ EXIT_CODES = (
 _CTRL_C = 130
 # Errors of a disk, not of a path that was mistyped.
 _DISK = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EIO,
-    errno.EROFS,
-    errno.ESTALE,
-    errno.EFBIG,
-    errno.EACCES,
-)
+    errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EFBIG, errno.EACCES,
+)  # fmt: skip
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -77,35 +71,24 @@ def main() -> None:
     errors = Terminal(stderr=True, soft_wrap=True)
     try:
         app()
-    except UserError as error:
-        _print_error(errors, str(error))
-        sys.exit(2)
-    except (OSError, MemoryError, RuntimeError) as error:
-        sentence = _machine_error(error)
-        if sentence is None:
+    except (UserError, OSError, MemoryError, RuntimeError) as error:
+        sentence = _sentence(error)
+        if sentence is None:  # a bug, which keeps its traceback
             raise
-        _print_error(errors, sentence)
+        errors.print("[bold red]Error[/] ", end="")
+        errors.print(sentence, markup=False)
         sys.exit(2)
-    except KeyboardInterrupt:
-        _stopped(errors)
+    except (KeyboardInterrupt, SystemExit) as end:
+        if isinstance(end, SystemExit) and end.code != _CTRL_C:
+            raise
+        errors.print("Stopped. The same command continues where it was.")
         sys.exit(_CTRL_C)
-    except SystemExit as end:
-        if end.code == _CTRL_C:  # typer ends so on Ctrl-C, and prints nothing
-            _stopped(errors)
-        raise
 
 
-def _stopped(errors: Terminal) -> None:
-    errors.print("Stopped. The same command continues where it was.")
-
-
-def _print_error(errors: Terminal, sentence: str) -> None:
-    errors.print("[bold red]Error[/] ", end="")
-    errors.print(sentence, markup=False)
-
-
-def _machine_error(error: OSError | MemoryError | RuntimeError) -> str | None:
-    """The sentence for a disk or memory that failed; None for a bug, which keeps its traceback."""
+def _sentence(error: Exception) -> str | None:
+    """Describe a user's mistake, a full disk or exhausted memory in a sentence; None for a bug."""
+    if isinstance(error, UserError):
+        return str(error)
     if isinstance(error, OSError):
         if error.errno not in _DISK:
             return None
@@ -113,17 +96,14 @@ def _machine_error(error: OSError | MemoryError | RuntimeError) -> str | None:
             f"{error.filename or 'A file'} cannot be used: {error.strerror}. What was finished is "
             "kept: make room or choose another place, and run the same command again."
         )
-    if isinstance(error, MemoryError) or _out_of_memory(error):
-        return (
-            "Memory ran out. What was finished is kept: choose another --device, a smaller --dtype "
-            "or a smaller model, or end what else runs here, and run the same command again."
-        )
-    return None
+    out_of_memory = isinstance(error, MemoryError)
+    if "torch" in sys.modules:  # else no pass can have failed
+        from anchorscope.engine.batches import is_out_of_memory
 
-
-def _out_of_memory(error: BaseException) -> bool:
-    if "torch" not in sys.modules:  # then no pass can have failed
-        return False
-    from anchorscope.engine.batches import is_out_of_memory
-
-    return is_out_of_memory(error)
+        out_of_memory = out_of_memory or is_out_of_memory(error)
+    if not out_of_memory:
+        return None
+    return (
+        "Memory ran out. What was finished is kept: choose another --device, a smaller --dtype "
+        "or a smaller model, or end what else runs here, and run the same command again."
+    )

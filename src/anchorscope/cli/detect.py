@@ -65,7 +65,7 @@ def evaluate(
     ] = None,
 ) -> None:
     """Write the table of every detector, with random and entity-disjoint folds side by side."""
-    from anchorscope.detect.study import study
+    from anchorscope.detect.evaluate import study
     from anchorscope.run_folder.disk import check_writable
     from anchorscope.run_folder.store import Store
     from anchorscope.run_folder.view import RunView
@@ -91,8 +91,11 @@ def evaluate(
         echo(_peer_line(row))
     echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
     if (folder / "report.html").is_file():  # an analysed run: its report has these claims too
-        echo(str(write_report(RunView.open(folder))))
-    store.relist()
+        files.append(write_report(RunView.open(folder)))
+        echo(str(files[-1]))
+    if store.info:  # a run folder, which lists what was added
+        store.add(*(file.relative_to(folder).as_posix() for file in files))
+        store.relist()
 
 
 @detect.command()
@@ -113,8 +116,8 @@ def train(
     data_licence: Annotated[str, typer.Option(help="Licence of the data.")] = "not recorded",
 ) -> None:
     """Train a detector on a run's answers and save it with its evaluation and model card."""
-    from anchorscope.detect.deployed.detector import Detector
-    from anchorscope.detect.deployed.saved import check_place
+    from anchorscope.detect.detector import Detector
+    from anchorscope.detect.saved import check_place
 
     check_place(out.expanduser())
     names = words(data) or None
@@ -160,15 +163,20 @@ def score(
 
     Rows are written as they are scored: the same command continues where it stopped.
     """
-    from anchorscope.detect.deployed.detector import Detector
-    from anchorscope.detect.deployed.located import Scored
-    from anchorscope.detect.deployed.pre_answer import Warned
-    from anchorscope.detect.rows.exchanges import exchange_of
-    from anchorscope.detect.rows.files import check_names, check_out, joined, json_line
-    from anchorscope.detect.rows.score_file import maker_of, score_file, score_portions
+    from anchorscope.detect.detector import Detector
+    from anchorscope.detect.rows import (
+        check_names,
+        check_out,
+        exchange_of,
+        joined,
+        json_line,
+        score_file,
+        score_portions,
+    )
+    from anchorscope.detect.scored import Scored, Warned
 
     rows = _rows_to_score(file, question, answer)
-    check_names(rows, prefix, of=Warned if before else Scored)
+    check_names(rows, prefix, kind=Warned if before else Scored)
     if out is not None:
         check_out(out, rows)
     loaded = Detector.load(detector)
@@ -189,7 +197,10 @@ def score(
                 lm, questions, answer=answers, dataset=as_dataset, progress=progress
             )
 
-        made_by = maker_of(loaded) | {"before": before, "as": as_dataset}
+        made_by = {
+            "detector": loaded.id, "band": loaded.band, "weights": loaded.model["weights"],
+            "before": before, "as": as_dataset,
+        }  # fmt: skip
         options: Any = {"prefix": prefix, "progress": bar}
         if out is None:
             waiting = iter(rows)  # a line of JSON for each row, as soon as it is scored
@@ -206,8 +217,8 @@ def score(
 def _rows_to_score(
     file: Path | None, question: str | None, answer: str | None
 ) -> list[dict[str, Any]]:
-    """The rows of the file, or the one question that was given instead."""
-    from anchorscope.detect.rows.files import read_questions
+    """Read the rows of the file, or make one row of --question and --answer."""
+    from anchorscope.detect.rows import read_questions
 
     if (file is None) == (question is None):
         raise UserError("Give either a file or --question, and not both.")
@@ -230,13 +241,13 @@ def push(
     public: Annotated[bool, typer.Option("--public", help="Make the repository public.")] = False,
 ) -> None:
     """Upload a detector's folder to the hub, private unless --public is given."""
-    from anchorscope.detect.deployed.hub import upload
+    from anchorscope.detect.saved import upload
 
     echo(upload(folder, repository, private=not public))
 
 
 def _summary(detector: Any) -> str:
-    """The accuracy, threshold and promise of a trained detector, in lines."""
+    """Describe a trained detector's accuracy, threshold and promise in a few lines."""
     numbers, data = detector.evaluation, detector.trained_on
     surfaces = [key.removeprefix("auroc ") for key in numbers if key.startswith("auroc ")]
     low, high = detector.band
@@ -267,13 +278,13 @@ def _print_table(table: Any) -> None:
 
 
 def _decisions(row: dict[Any, Any]) -> str:
-    """The decision of both modes on a claim: "paper undecided (+0.002), strict fails (-0.018)"."""
+    """Format both modes' decisions: "paper undecided (+0.002), strict fails (-0.018)"."""
     modes = [mode for mode in ("paper", "strict") if f"{mode}_decision" in row]
     return ", ".join(f"{m} {row[f'{m}_decision']} ({row[f'{m}_value']:+.3f})" for m in modes)
 
 
 def _peer_line(row: dict[Any, Any]) -> str:
-    """How a second model's states read the answers, compared with the model's own."""
+    """Compare a second model's states with the model's own, in a line."""
     answers = "all answers" if row["answers"] == "all" else "answers on which the models disagree"
     head = f"{row['dataset']}, {row['position']}, {row['n']} {answers}: "
     if not math.isfinite(row["gap"]):

@@ -1,4 +1,4 @@
-"""Commands that listen on an address of this machine: app, and detect serve."""
+"""Commands that run a server: app, and detect serve."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def app(
     from anchorscope.app.page import guarded_app
     from anchorscope.app.state import AppState, kept_run
     from anchorscope.cli.show import open_in_browser
-    from anchorscope.detect.deployed.detector import Detector
+    from anchorscope.detect.detector import Detector
     from anchorscope.run_folder.view import RunView
     from anchorscope.web.server import LOCAL, Server, bind, check_listener, start_listening
 
@@ -143,7 +143,7 @@ def serve(
     It listens on 127.0.0.1 alone unless --listen and an API key are given.
     """
     require_packages("detect serve", "serve", "fastapi", "uvicorn", "prometheus_client")
-    from anchorscope.detect.deployed.detector import Detector
+    from anchorscope.detect.detector import Detector
     from anchorscope.serve.app import Limits, requests, serve_app
     from anchorscope.serve.served import Served
     from anchorscope.web.server import LOCAL, Server, bind, check_listener, start_listening
@@ -183,7 +183,7 @@ def serve(
 
 
 def _check_dataset(trained_on: Sequence[str], dataset: str | None) -> None:
-    """Raise a UserError where it is open with which dataset's prompt to ask."""
+    """Raise a UserError unless it is clear which training dataset's prompt to use."""
     if dataset is None and len(trained_on) > 1:
         raise UserError(
             f"The detector was trained on {len(trained_on)} datasets, each asked with its own "

@@ -1,4 +1,4 @@
-"""Load questions: two built-in sets, eight of the field, any of the hub, files, and lists."""
+"""Load questions from built-in sets, published datasets, the hub, files and lists."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load_questions(
     columns: str | None = None,
     skip_bad_rows: bool = False,
 ) -> QuestionSet:
-    """The questions of a name, a `hub:` address, a file or a list: no duplicates, `limit` drawn.
+    """Load questions by name, from the hub, a file or a list, without duplicates.
 
     Args:
         data: A name (`anchorscope datasets` lists them), `hub:ORG/NAME`, a .jsonl, .json, .csv,
@@ -76,7 +76,9 @@ def load_questions(
     return QuestionSet(
         name=source.name,
         title=source.title,
-        questions=_draw(questions, limit, seed),
+        # By a hash of seed and id: a larger limit extends a smaller one, the order of the file does
+        # not matter, and new rows do not change which old ones are drawn.
+        questions=tuple(sorted(questions, key=lambda q: (digest(seed, q.id), q.id))[:limit]),
         shots=source.shots,
         retest_shots=source.retest_shots,
         dropped=dropped,
@@ -84,7 +86,7 @@ def load_questions(
 
 
 def remarks(questions: QuestionSet) -> list[str]:
-    """What to know of a loaded set: the rows left out, and questions far longer than the others."""
+    """Report the rows that were left out, and questions far longer than the others."""
     out = []
     if questions.dropped:
         reasons = ", ".join(f"{count} {reason}" for reason, count in questions.dropped.items())
@@ -108,7 +110,18 @@ def _drafts(
     if isinstance(data, str | os.PathLike):
         source = DATASETS.get(os.fspath(data))
         if source is None:
-            return _from_path(Path(data), columns, skip_bad_rows)
+            path = Path(data)
+            if os.path.isdir(path):
+                raise UserError(f"{path} is a folder. Give one file: {', '.join(READERS)}.")
+            if not os.path.exists(path):  # False, not an error, for a text that no path can be
+                raise unknown(
+                    "dataset or file",
+                    path,
+                    DATASETS,
+                    f"Or hub:ORG/NAME, or an existing file: {', '.join(READERS)}.",
+                    similar=[*DATASETS, *beside(path)],
+                )
+            return from_file(path, DATASETS.values(), columns, skip_bad_rows=skip_bad_rows)
         if source.make is not None:
             return source, [Draft(question) for question in source.make()]
         assert source.hub is not None
@@ -121,27 +134,27 @@ def _drafts(
     )
 
 
-def _from_path(
-    path: Path, columns: Columns | None, skip_bad_rows: bool
-) -> tuple[Source, Sequence[Draft | None]]:
-    if os.path.isdir(path):
-        raise UserError(f"{path} is a folder. Give one file: {', '.join(READERS)}.")
-    if not os.path.exists(path):  # False, not an error, for a text that no path can be
-        raise unknown(
-            "dataset or file",
-            path,
-            DATASETS,
-            f"Or hub:ORG/NAME, or an existing file: {', '.join(READERS)}.",
-            similar=[*DATASETS, *beside(path)],
-        )
-    return from_file(path, DATASETS.values(), columns, skip_bad_rows=skip_bad_rows)
-
-
 def _from_list(items: Sequence[object]) -> tuple[Source, list[Draft]]:
-    """The one dataset that a list of `Question` is of, and its questions as drafts."""
+    """Check a list of `Question` and find the dataset that they belong to."""
     if not items:
         raise UserError("The list of questions is empty. It needs at least one Question.")
-    questions = [_checked(item, number) for number, item in enumerate(items, 1)]
+    questions: list[Question] = []
+    for number, item in enumerate(items, 1):
+        if not isinstance(item, Question):
+            raise UserError(
+                f"Item {number} of the list is a {type(item).__name__}, not a Question."
+            )
+        if not item.id or not item.dataset or not item.text.strip() or not item.answers:
+            raise UserError(
+                f"Question {number} of the list needs an id, a dataset, a text and answers."
+            )
+        for subject in item.subjects:
+            if not subject or subject not in item.text:
+                raise UserError(
+                    f"Question {number} of the list has the subject '{subject}', which does not "
+                    "stand in its text. A subject is an exact part of the text."
+                )
+        questions.append(item)
     names = sorted({question.dataset for question in questions})
     if len(names) > 1:
         raise UserError(
@@ -155,24 +168,8 @@ def _from_list(items: Sequence[object]) -> tuple[Source, list[Draft]]:
     return source, [Draft(question) for question in questions]
 
 
-def _checked(item: object, number: int) -> Question:
-    if not isinstance(item, Question):
-        raise UserError(f"Item {number} of the list is a {type(item).__name__}, not a Question.")
-    if not item.id or not item.dataset or not item.text.strip() or not item.answers:
-        raise UserError(
-            f"Question {number} of the list needs an id, a dataset, a text and answers."
-        )
-    for subject in item.subjects:
-        if not subject or subject not in item.text:
-            raise UserError(
-                f"Question {number} of the list has the subject '{subject}', which does not stand "
-                "in its text. A subject is an exact part of the text."
-            )
-    return item
-
-
 def _without_duplicates(drafts: Iterable[Draft]) -> tuple[list[Question], dict[str, int]]:
-    """The questions without duplicates, and how many were left out for which reason.
+    """Remove duplicate and ambiguous questions, and count them by reason.
 
     Of questions with the same text and answers one stays; of questions with the same text and
     other answers none does, and none that its dataset calls ambiguous.
@@ -183,31 +180,11 @@ def _without_duplicates(drafts: Iterable[Draft]) -> tuple[list[Question], dict[s
     kept: list[Question] = []
     dropped: Counter[str] = Counter()
     for group in same_text.values():
-        duplicated = len(group) > 1
-        several = duplicated and len(set(map(_answers, group))) > 1
-        if several or any(draft.ambiguous for draft in group):
+        answers = {frozenset(map(normalised, draft.question.answers)) for draft in group}
+        if len(answers) > 1 or any(draft.ambiguous for draft in group):
             dropped["ambiguous"] += len(group)
             continue
-        questions = [draft.question for draft in group]
-        kept.append(min(questions, key=_order) if duplicated else questions[0])
+        # By id; rows without one that differ in popularity alone share it.
+        kept.append(min((draft.question for draft in group), key=lambda q: (q.id, repr(q))))
         dropped["duplicate"] += len(group) - 1
     return kept, {reason: count for reason, count in sorted(dropped.items()) if count}
-
-
-def _answers(draft: Draft) -> frozenset[str]:
-    return frozenset(normalised(answer) for answer in draft.question.answers)
-
-
-def _order(question: Question) -> tuple[str, str]:
-    """By id; rows without one that differ in popularity alone share it, and none may come first."""
-    return question.id, repr(question)
-
-
-def _draw(questions: Iterable[Question], limit: int | None, seed: int) -> tuple[Question, ...]:
-    """The `limit` questions with the smallest hash of seed and id, in the order of that hash.
-
-    So a larger limit extends a smaller one, the order of the file does not matter, and new rows
-    do not change which old ones are drawn.
-    """
-    ranked = sorted(questions, key=lambda question: (digest(seed, question.id), question.id))
-    return tuple(ranked[:limit])

@@ -1,4 +1,4 @@
-"""atlas: questions for one fact each about cities, countries and chemical elements.
+"""The built-in set `atlas`: questions about facts of cities, countries and chemical elements.
 
 The popularity is the population of the city or country asked about; elements have none. The
 entity is the row of the table that holds the fact, so that all questions about one country (its
@@ -32,9 +32,14 @@ SHOWN = {"toronto", "portugal", "japan", "oxygen"}  # the shots' entities: not a
 
 
 def make() -> list[Question]:
-    """All questions of the set, in the order of the table."""
+    """Make all questions of the set, in the order of the table."""
     every = [*_cities(), *_countries(), *_elements()]
-    return [q for q in every if q.entity not in SHOWN and not _holds_answer(q)]
+    return [
+        question
+        for question in every
+        if question.entity not in SHOWN
+        and not any(words(answer) in words(question.text) for answer in question.answers)
+    ]
 
 
 def _cities() -> Iterator[Question]:
@@ -106,12 +111,6 @@ def _question(
         popularity=None if population is None else float(population),
         entity=normalised(entity or subject),
     )
-
-
-def _holds_answer(question: Question) -> bool:
-    """Whether one of the answers is in the question."""
-    text = words(question.text)
-    return any(words(answer) in text for answer in question.answers)
 
 
 ATLAS = Source(name="atlas", title="Atlas", shots=SHOTS, retest_shots=RETEST_SHOTS, make=make)

@@ -1,4 +1,4 @@
-"""Find what an answer claims: its sentences, and the entities in each, by characters.
+"""Find what an answer claims: its sentences, the entities in each, and their tokens.
 
 Prose, Markdown lists, JSON (bare or in a code fence) and an opening such as "Sure!" are understood.
 Code claims nothing that is read here. No gold answer is looked at.
@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
+from anchorscope.answers.generate import answer_offsets
 from anchorscope.answers.judge import is_abstention
-from anchorscope.records import Span
+from anchorscope.models import Model
+from anchorscope.records import Answer, Span
 from anchorscope.spans.answer import ABBREVIATION, COPULA, SENTENCE_END, answer_span
-from anchorscope.spans.characters import STOP, WORD, merged, plain_word, trimmed
+from anchorscope.spans.characters import STOP, WORD, merged, plain_word, tokens_of, trimmed
 
 _FENCE = re.compile(r"```[\w+-]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _OPENING = re.compile(
@@ -52,6 +57,51 @@ def answer_parts(text: str, *, question: str = "", every: bool = True) -> list[S
         Sentence(span, (span,) if value else _entities(text, span, question))
         for span, value in spans
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entity:
+    """An entity of an answer: its characters, its tokens, and the sentence it is in."""
+
+    span: Span
+    tokens: tuple[int, ...]  # E_A, counted from the answer's first token; one at least
+    sentence: Span
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocatedAnswer:
+    """An answer with its entities found in it; none where it names nothing."""
+
+    question: str
+    answer: Answer
+    entities: tuple[Entity, ...]
+    own: bool = False  # written by the model just now, as the answers that it was trained on
+
+
+def locate_answer(
+    model: Model, question: str, answer: Answer, *, every: bool = False
+) -> LocatedAnswer:
+    """The answer with its entity found as in a run, without a gold answer; or `every` entity."""
+    offsets, found = answer_offsets(model, answer), []
+    for sentence, spans in answer_parts(answer.text, question=question, every=every):
+        for span in spans:
+            if tokens := tokens_of([span], offsets):
+                found.append(Entity(span=span, tokens=tokens, sentence=sentence))
+    return LocatedAnswer(question=question, answer=answer, entities=tuple(found))
+
+
+def unknown_answer(
+    text: str, ids: Sequence[int], number: int, *, log_prob: float = np.nan
+) -> Answer:
+    """An answer whose token probabilities are not known, or all the same."""
+    return Answer(
+        id=str(number),
+        text=text.strip(),
+        token_ids=tuple(ids),
+        log_probs=(log_prob,) * len(ids),
+        first_entropy=-log_prob,
+        finished=True,
+    )
 
 
 def form_of(text: str, entity: Span, sentence: Span) -> str:

@@ -1,4 +1,4 @@
-"""Detectors on answers they never saw: held-out folds, and other datasets.
+"""Detectors on answers they never saw: held-out folds, other datasets, and a second model's states.
 
 Folds give one row per answer, detector and split. Transfer trains on one dataset and tests on
 another, or trains on all but one.
@@ -7,28 +7,61 @@ another, or trains on all but one.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from anchorscope.detect.compare import against, aurocs
-from anchorscope.detect.kinds import AUTO, DEPLOYED, METHODS, Auto, make_methods
-from anchorscope.detect.material import Material, join
+from anchorscope.claims.about_detectors import detector_claims
+from anchorscope.detect.kinds import AUTO, METHODS, fit_all, make_method
+from anchorscope.detect.material import Material, from_run, join
 from anchorscope.detect.method import Method
+from anchorscope.detect.tables import (
+    aurocs,
+    compare_detectors,
+    detectors_table,
+    enough_resamples,
+    write_tables,
+)
 from anchorscope.errors import UserError
 from anchorscope.parallel import in_parallel
-from anchorscope.probes.folds import SPLITS, Split, check_classes, outer_folds
+from anchorscope.probes.folds import (
+    MIN_OVERALL,
+    MIN_PER_CLASS,
+    SPLITS,
+    Split,
+    check_classes,
+    outer_folds,
+)
 from anchorscope.progress import Progress, Quiet
-from anchorscope.stats.intervals import percentile_interval
-from anchorscope.stats.ranking import ece
+from anchorscope.run_folder.disk import write_atomic
+from anchorscope.run_folder.view import RunView
+from anchorscope.stats.intervals import holm, percentile_interval
+from anchorscope.stats.ranking import paired_difference
 
 SCORES = (
     "dataset", "split", "detector", "fold", "id", "entity", "z", "score", "probability", "ms",
     "passes", "chosen",
 )  # fmt: skip
+# Detectors that read a second model's states as well as the model's own, and where.
+PEER_POSITIONS = {"probe": "probe position", "question-only": "last question token"}
+PEER_COLUMNS = (
+    "model", "peer", "dataset", "position", "answers", "n", "wrong",
+    "own", "own_low", "own_high", "of_peer", "of_peer_low", "of_peer_high",
+    "gap", "gap_low", "gap_high", "p",
+)  # fmt: skip
+
+
+class Trial(NamedTuple):
+    """What is learnt from, and what is held out."""
+
+    train: Material
+    held: Material
+    split: str = "entity"
+    fold: int = 0
 
 
 def evaluate(
@@ -46,25 +79,24 @@ def evaluate(
     """
     progress = progress or Quiet()
     parts = [material] if isinstance(material, Material) else list(material)
-    usable = {part.name: _usable(part, names, progress) for part in parts}
-    tests = [
-        test for part in parts for split in splits for test in _tests(part, split, folds, seed)
-    ]
+    tests, usable = [], {}
+    for part in parts:
+        usable[part.name] = _usable(part, names, progress)
+        for split in splits:
+            fold = outer_folds(part.z, part.entities, split=split, folds=folds, seed=seed)
+            # Inner folds of the same kind: a score is judged by what it is to be used for.
+            own = replace(part, folds_by=split)
+            for n in range(folds):
+                tests.append(Trial(own.take(fold != n, seed=seed), own.take(fold == n), split, n))
     progress.start(f"detectors on {', '.join(usable)}", len(tests))
-    trained = fit_each([(test.train, usable[test.held.name]) for test in tests], progress)
-    # Scored one after the other: the milliseconds are an answer's, not those of its neighbours.
-    frames = [
-        rows_of(one, name, test.held).assign(split=test.split, fold=test.fold)
-        for test, fitted in zip(tests, trained, strict=True)
-        for name, one in fitted.items()
-    ]
+    frames = fit_and_score(tests, [usable[test.held.name] for test in tests], progress)
     return pd.concat(frames, ignore_index=True).reindex(columns=list(SCORES))
 
 
 def _usable(material: Material, names: Sequence[str], progress: Progress) -> list[str]:
     """The detectors that can be used on the material; a note on those that cannot."""
     check_classes(material.z, dataset=material.name)
-    left_out = fit_reasons(material, names)
+    left_out = {name: reason for name in names if (reason := make_method(name).lacks(material))}
     for reason in dict.fromkeys(left_out.values()):
         alike = ", ".join(name for name, why in left_out.items() if why == reason)
         progress.note(f"{material.name}: {alike} left out, {reason}")
@@ -78,99 +110,60 @@ def _usable(material: Material, names: Sequence[str], progress: Progress) -> lis
     return usable
 
 
-class _Test(NamedTuple):
-    """One fold: what is learnt from, and what is held out."""
-
-    split: Split
-    fold: int
-    train: Material
-    held: Material
-
-
-def _tests(material: Material, split: Split, folds: int, seed: int) -> list[_Test]:
-    fold = outer_folds(material.z, material.entities, split=split, folds=folds, seed=seed)
-    # Inner folds of the same kind: a score is judged by what it is to be used for.
-    answers = replace(material, folds_by=split)
+def fit_and_score(
+    tests: Sequence[Trial], names: Sequence[Sequence[str]], progress: Progress
+) -> list[pd.DataFrame]:
+    """The scores of what each test holds out, a frame each; several tests are fitted at a time."""
+    trained = in_parallel(
+        lambda work: fit_all(work[0].train, work[1]),
+        list(zip(tests, names, strict=True)),
+        progress=lambda done, total: progress.advance(),
+    )
+    # Scored one after the other: the milliseconds are an answer's, not those of its neighbours.
     return [
-        _Test(split, number, answers.take(fold != number, seed=seed), answers.take(fold == number))
-        for number in range(folds)
+        pd.concat(
+            [
+                score_rows(one, name, test.held)
+                for name, one in fitted.items()
+                if not one.lacks(test.held)
+            ],
+            ignore_index=True,
+        ).assign(split=test.split, fold=test.fold)
+        for test, fitted in zip(tests, trained, strict=True)
     ]
 
 
-def rows_of(method: Method, name: str, test: Material) -> pd.DataFrame:
-    """One row per test answer: score, probability, and the milliseconds it took."""
-    method.decision_function(test)  # reads the states from disk, which is not to be timed
+def score_rows(method: Method, name: str, held: Material) -> pd.DataFrame:
+    """One row per held-out answer: score, probability, and the milliseconds it took."""
+    method.decision_function(held)  # reads the states from disk, which is not to be timed
     begun = time.perf_counter()
-    raw = method.decision_function(test)
-    each = (time.perf_counter() - begun) * 1000 / max(1, len(test))
-    check_scores(name, raw)
-    cost = method.cost(test)
+    raw = method.decision_function(held)
+    each = (time.perf_counter() - begun) * 1000 / max(1, len(held))
+    if not np.isfinite(raw).all():
+        raise UserError(
+            f"The detector '{name}' gave {int((~np.isfinite(raw)).sum())} of {len(raw)} "
+            "answers no finite score. Leave it out, or collect the states again."
+        )
+    passes, ms = method.cost(held)
     return pd.DataFrame(
         {
-            "dataset": test.name,
+            "dataset": held.name,
             "detector": name,
-            "id": test.ids,
-            "z": test.z,
-            "entity": test.entities,
+            "id": held.ids,
+            "z": held.z,
+            "entity": held.entities,
+            "surface": held.surfaces,
             # Fits on different folds are put on one scale; a score without a fit has one already.
             "score": method.calibration_.evidence(raw) if method.learns else raw,
             "probability": method.calibration_.probability(raw),
-            "ms": each + cost.ms,
-            "passes": cost.passes,
-            "chosen": chosen_by(method),
+            "ms": each + ms,
+            "passes": passes,
+            "chosen": method.chosen(),
         }
     )
 
 
-def chosen_by(method: Method) -> str:
-    """What the training answers chose, in words: "layer 17, C 3.0"."""
-    if isinstance(method, Auto):
-        return method.best_.name
-    about = method.about()
-    kept = {key: about[key] for key in ("layer", "layers", "C", "beta") if key in about}
-    return ", ".join(f"{key} {value}" for key, value in kept.items())
-
-
-def check_same_model(weights: Sequence[str]) -> None:
-    """Raise a UserError where runs of different models are put together."""
-    if len(set(weights)) > 1:
-        raise UserError(
-            "These runs are of different models, and the states of one mean nothing to the other. "
-            "Evaluate each model by itself."
-        )
-
-
-def fit_all(material: Material, names: Sequence[str]) -> dict[str, Method]:
-    """Fresh detectors fitted on the material, by the names asked for.
-
-    `auto` chooses among all that can be deployed, whether they are asked for or not.
-    """
-    wanted = dict.fromkeys((*names, *(DEPLOYED if AUTO in names else ())))
-    wanted.pop(AUTO, None)
-    fitted: dict[str, Method] = {
-        name: one.fit(material)
-        for name, one in make_methods(wanted).items()
-        if not one.lacks(material)
-    }
-    if AUTO in names:
-        candidates = [fitted[name] for name in DEPLOYED if name in fitted]
-        fitted[AUTO] = Auto().take(candidates, material.z)
-    return {name: fitted[name] for name in names if name in fitted}
-
-
-def fit_each(
-    work: Sequence[tuple[Material, Sequence[str]]], progress: Progress
-) -> list[dict[str, Method]]:
-    """`fit_all` on each of the materials with its detectors' names, several at a time."""
-    return in_parallel(
-        lambda part: fit_all(*part), work, progress=lambda done, total: progress.advance()
-    )
-
-
-def fit_reasons(material: Material, names: Sequence[str]) -> dict[str, str]:
-    """Why detectors cannot be used on the material, by name."""
-    methods = make_methods([name for name in names if name != AUTO])
-    return {name: reason for name, one in methods.items() if (reason := one.lacks(material))}
+# --- Transfer ---
 
 
 def transfer_table(
@@ -196,46 +189,23 @@ def transfer_table(
     if len(parts) > 2:
         pairs += [("left-out", join([p for p in parts if p is not b]), b) for b in parts]
     progress.start("transfer", len(pairs))
-    learnt_from = [without_entities(train, test) for _, train, test in pairs]
-    trained = fit_each([(train, names) for train in learnt_from], progress)
-    rows: list[dict[str, Any]] = []
-    for (kind, train, test), left, fitted in zip(pairs, learnt_from, trained, strict=True):
-        pair = {"model": model, "kind": kind, "train": train.name, "test": test.name}
-        rows += [pair | row for row in _transfer_rows(left, test, fitted, seed, resamples)]
-    return pd.DataFrame(rows)
-
-
-def _transfer_rows(
-    train: Material, test: Material, fitted: dict[str, Method], seed: int, resamples: int
-) -> list[dict[str, Any]]:
-    """The rows of one pair; every detector against the best single baseline on the same draws."""
-    used = {name: one for name, one in fitted.items() if not one.lacks(test)}
-    scores = {name: one.decision_function(test) for name, one in used.items()}
-    for name, score in scores.items():
-        check_scores(name, score)
-    entity = np.array(test.entities)
-    value, draws = aurocs(test.z, scores, entity=entity, seed=seed, resamples=resamples)
-    rows = []
-    for name, one in used.items():
-        area = percentile_interval(value[name], draws[name], len(test))
-        probability = one.calibration_.probability(scores[name])
-        rows.append(
-            {"detector": name, "n_train": len(train), "n": area.n, "auroc": area.value,
-             "auroc_low": area.low, "auroc_high": area.high, "ece": ece(test.z, probability)}
+    tests = [Trial(without_entities(train, held), held, kind) for kind, train, held in pairs]
+    singles = {"best": [name for name in names if make_method(name).single]}
+    kept = [
+        "model", "kind", "train", "test", "detector", "n_train", "n", "auroc", "auroc_low",
+        "auroc_high", "ece",
+    ]  # fmt: skip
+    rows, frames = [], fit_and_score(tests, [names] * len(tests), progress)
+    for test, scores in zip(tests, frames, strict=True):
+        table = compare_detectors(scores, singles, seed=seed, resamples=resamples)
+        against = [column for column in table if str(column).startswith("vs_best")]
+        table = table.assign(
+            model=model, kind=test.split, train=test.train.name, test=test.held.name,
+            n_train=len(test.train),
         )  # fmt: skip
-    singles = [name for name, one in used.items() if one.single]
-    if not singles:
-        return rows
-    best = max(singles, key=lambda name: value[name])
-    table = pd.DataFrame(rows).assign(**against("best", best, value, draws))
-    return table.to_dict("records")
-
-
-def within_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the detectors' table for folds disjoint by entity, as rows of this one."""
-    own: Any = table[table["split"] == "entity"]
-    kept = ["model", "detector", "n", "auroc", "auroc_low", "auroc_high", "ece"]
-    return own[kept].assign(kind="within", train=own["dataset"], test=own["dataset"])
+        table = table[[*kept, *against]]
+        rows.append(table)
+    return pd.concat(rows, ignore_index=True)
 
 
 def without_entities(train: Material, test: Material) -> Material:
@@ -247,10 +217,196 @@ def without_entities(train: Material, test: Material) -> Material:
     return left
 
 
-def check_scores(name: str, score: np.ndarray) -> None:
-    """Raise a UserError where a detector gave no number for some answer."""
-    if not np.isfinite(score).all():
+# --- A second model's states as a control ---
+
+
+def peer_table(
+    parts: Sequence[Material],
+    peers: Sequence[Material],
+    *,
+    model: str,
+    peer: str,
+    folds: int = 5,
+    seed: int = 0,
+    resamples: int = 2000,
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """One row per dataset, position and set of answers: AUROC of either model's probe, and the gap.
+
+    Both probes are trained alike, on the same questions and folds, for the class of the first
+    model's answer. What any reader of the question could know (that it is hard, that its subject is
+    rare) is in both models' states; what only the first one's hold is the gap. Where one model is
+    right and the other wrong ("disagree"), that the question is hard explains nothing.
+
+    Folds are disjoint by entity, entities are drawn, and p is Holm's over the table.
+    """
+    by_name, rows = {part.name: part for part in peers}, []
+    for part in parts:
+        own, other, other_z = share(part, by_name.get(part.name))
+        sides = {"own": own, "of_peer": other}
+        names = [
+            n for n in PEER_POSITIONS if not any(make_method(n).lacks(s) for s in (own, other))
+        ]
+        scores: Any = {
+            side: evaluate(
+                of_side, names=names, splits=("entity",), folds=folds, seed=seed, progress=progress
+            ).set_index(["detector", "id"])["score"]
+            for side, of_side in sides.items()
+        }
+        for name in names:
+            held_out = {
+                side: table[name].loc[list(own.ids)].to_numpy() for side, table in scores.items()
+            }
+            for answers, among in (("all", own.z >= 0), ("disagree", own.z != other_z)):
+                some = {side: score[among] for side, score in held_out.items()}
+                rows.append(
+                    {"model": model, "peer": peer, "dataset": own.name,
+                     "position": PEER_POSITIONS[name], "answers": answers}
+                    | _compare(own.take(among), some, seed, resamples)
+                )  # fmt: skip
+    table = pd.DataFrame(rows, columns=list(PEER_COLUMNS))
+    return table.assign(p=holm(table["p"].tolist()))
+
+
+def share(own: Material, peer: Material | None) -> tuple[Material, Material, np.ndarray]:
+    """The questions of a dataset that both models answered, with either's states, and the class
+    of the second model's own answers; a UserError where they are too few.
+    """
+    # A file's questions may have changed under the same ids: the texts must be the same too.
+    texts = () if peer is None else peer.texts
+    place = {(text.id, text.question): n for n, text in enumerate(texts)}
+    keys = [(text.id, text.question) for text in own.texts]
+    rows = [(n, place[key]) for n, key in enumerate(keys) if key in place]
+    z = own.z[[n for n, _ in rows]]
+    fewest = min(int((z == 0).sum()), int((z == 1).sum()))
+    if peer is None or fewest < MIN_OVERALL:
         raise UserError(
-            f"The detector '{name}' gave {int((~np.isfinite(score)).sum())} of {len(score)} "
-            "answers no finite score. Leave it out, or collect the states again."
+            f"{own.name}: the run and its peer share {len(rows)} answered questions, {fewest} of "
+            f"the rarer class; {MIN_OVERALL} of each are needed. Collect the same questions with "
+            "both models (the same --data, --limit and --seed)."
         )
+    mine, other = (np.array(side) for side in zip(*rows, strict=True))
+    first = own.take(mine)
+    return first, replace(first, bank=peer.bank, rows=peer.rows[other], memo={}), peer.z[other]
+
+
+def _compare(
+    answers: Material, scores: dict[str, np.ndarray], seed: int, resamples: int
+) -> dict[str, Any]:
+    """Both AUROCs and their paired difference; no numbers below MIN_PER_CLASS of a class."""
+    z = answers.z
+    found: dict[str, Any] = {"n": len(z), "wrong": int(z.sum())}
+    if min(found["wrong"], found["n"] - found["wrong"]) < MIN_PER_CLASS:
+        return found | {"p": np.nan}
+    entity = np.array(answers.entities)
+    value, draws = aurocs(z, scores, entity=entity, seed=seed, resamples=resamples)
+    for side, drawn in draws.items():
+        area = percentile_interval(value[side], drawn, len(z))
+        found |= {side: value[side], f"{side}_low": area.low, f"{side}_high": area.high}
+    gap = paired_difference(value["own"], value["of_peer"], draws["own"] - draws["of_peer"])
+    return found | {"gap": gap.value, "gap_low": gap.low, "gap_high": gap.high, "p": gap.p}
+
+
+# --- All of it, on the runs of a model ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What an evaluation found."""
+
+    scores: pd.DataFrame  # a row per answer, detector and split
+    table: pd.DataFrame  # a row per dataset, split and detector
+    transfer: pd.DataFrame | None = None
+    peer: pd.DataFrame | None = None  # a row per dataset, position and set of answers
+
+    @property
+    def claims(self) -> pd.DataFrame:
+        """The published claims about detectors, with a decision each."""
+        return detector_claims(self.table)
+
+    def write(self, folder: Path) -> list[Path]:
+        """The files written under tables/: detectors.csv, .md, .tex, detector_claims.csv,
+        transfer.csv, peer.csv, and the scores.
+        """
+        tables = {"detectors": self.table}
+        if len(self.claims):
+            tables["detector_claims"] = self.claims
+        optional = {"transfer": self.transfer, "peer": self.peer}
+        tables |= {name: table for name, table in optional.items() if table is not None}
+        files = write_tables(folder, tables)
+        scores = folder / "tables" / "detector_scores.parquet"
+        return [*files, write_atomic(scores, self.scores.to_parquet())]
+
+
+def study(
+    runs: Sequence[str | Path],
+    *,
+    peers: Sequence[str | Path] = (),
+    names: Sequence[str] = (),
+    transfer: bool = False,
+    limit: int | None = None,
+    folds: int = 5,
+    seed: int = 0,
+    resamples: int | None = None,
+    progress: Progress | None = None,
+    keep: Callable[[Study], object] = lambda found: None,
+) -> Study:
+    """Every detector on every dataset of these runs; all of them where `names` is empty.
+
+    With a `limit`, as many right as wrong answers of each dataset, that many in all at most.
+    `peers` are runs of a second model over the same questions: its states are the control.
+    `resamples` is chosen by the number of detectors where it is not given. `keep` gets what was
+    found before transfer begins, which takes longest.
+    """
+    progress = progress or Quiet()
+    names = tuple(names) or (*METHODS, AUTO)
+    for name in names:
+        make_method(name)  # a wrong name is an error before anything slow starts
+    resamples = enough_resamples(resamples, len(names))
+    folders = _open(runs)
+    model = folders[0].model_name
+    parts = [from_run(f, name, seed=seed, limit=limit) for f in folders for name in f.datasets]
+    datasets = [part.name for part in parts]
+    if len(set(datasets)) < len(datasets):
+        raise UserError(
+            f"Two of the runs have the same dataset ({', '.join(datasets)}). Give each dataset "
+            "once."
+        )
+    peer = None
+    if peers:
+        others = _open(peers)
+        theirs = [from_run(f, name) for f in others for name in f.datasets if name in datasets]
+        peer = peer_table(
+            parts, theirs, model=model, peer=others[0].model_name, folds=folds, seed=seed,
+            resamples=resamples, progress=progress,
+        )  # fmt: skip
+    scores = evaluate(parts, names=names, folds=folds, seed=seed, progress=progress)
+    table = detectors_table(scores, model=model, seed=seed, resamples=resamples)
+    found = Study(scores=scores, table=table, peer=peer)
+    if not transfer:
+        return found
+    keep(found)
+    styles = {name: str(f.model.get("prompt")) for f in folders for name in f.datasets}
+    if len(set(styles.values())) > 1:
+        ways = ", ".join(f"{name} as {style}" for name, style in styles.items())
+        progress.note(
+            f"questions were asked in different ways ({ways}), and transfer holds that too; "
+            "collect all of them with one --prompt"
+        )
+    rows = transfer_table(parts, model=model, names=names, seed=seed, progress=progress)
+    within: Any = table[table["split"] == "entity"]
+    within = within[["model", "detector", "n", "auroc", "auroc_low", "auroc_high", "ece"]].assign(
+        kind="within", train=within["dataset"], test=within["dataset"]
+    )
+    return replace(found, transfer=pd.concat([within, rows], ignore_index=True))
+
+
+def _open(runs: Sequence[str | Path]) -> list[RunView]:
+    """The run folders; a UserError where they are of different models."""
+    folders = [RunView.open(run, collected_ok=True) for run in runs]
+    if len({folder.weights for folder in folders}) > 1:
+        raise UserError(
+            "These runs are of different models, and the states of one mean nothing to the other. "
+            "Evaluate each model by itself."
+        )
+    return folders

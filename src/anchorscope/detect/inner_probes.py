@@ -15,14 +15,13 @@ from anchorscope.detect.material import Material
 from anchorscope.errors import UserError
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.effects import flips
-from anchorscope.probes.fold_probes import FoldProbes, FoldTask, fit_fold_tasks, task_logits
+from anchorscope.probes.fold_probes import FoldTask, fit_fold_tasks, task_logits
 from anchorscope.probes.linear_probe import DEFAULT_C, LinearProbe
 from anchorscope.stats.ranking import auroc
 
 STRENGTHS = (DEFAULT_C / 10, DEFAULT_C, 10 * DEFAULT_C, 100 * DEFAULT_C)
 # Neighbouring layers read nearly alike: every second one first, then the best one's neighbours.
 STEP = 2
-_TRIED = 3  # layers
 
 
 class Choice(NamedTuple):
@@ -35,32 +34,36 @@ class Choice(NamedTuple):
 
 def choose(material: Material, *, states: str = "clean") -> Choice:
     """The layer and C with the highest inner AUROC."""
-    return material.once(("choice", states), lambda: _choose(material, states))
+
+    def find() -> Choice:
+        scores = layer_scores(material, states=states)
+        layer = max(scores, key=lambda k: scores[k])
+        fits = _fit_inner(material, layer, STRENGTHS, states)
+        by_c = {C: auroc(material.z, logits["clean"]) for C, logits in fits.items()}
+        C = max(by_c, key=lambda c: by_c[c])
+        return Choice(layer, C, by_c[C])
+
+    return material.once(("choice", states), find)
 
 
 def layer_scores(material: Material, *, states: str = "clean") -> dict[int, float]:
     """Inner AUROC of the layers that were looked at, by layer."""
 
-    def look() -> dict[int, float]:
+    def look(layers: Sequence[int]) -> dict[int, float]:
+        fits = in_parallel(lambda layer: _fit_inner(material, layer, [DEFAULT_C], states), layers)
+        for layer, fit in zip(layers, fits, strict=True):
+            material.memo["inner", states, layer, DEFAULT_C] = fit[DEFAULT_C]
+        areas = [auroc(material.z, fit[DEFAULT_C]["clean"]) for fit in fits]
+        return dict(zip(layers, areas, strict=True))
+
+    def find() -> dict[int, float]:
         layers = material.bank.layers
-        first = list(range(layers, 0, -STEP))
-        scores = dict(zip(first, _aurocs(material, states, first), strict=True))
+        scores = look(range(layers, 0, -STEP))
         best = max(scores, key=lambda layer: scores[layer])
         near = [k for k in (best - 1, best + 1) if 1 <= k <= layers and k not in scores]
-        return scores | dict(zip(near, _aurocs(material, states, near), strict=True))
+        return scores | look(near)
 
-    return material.once(("layers", states), look)
-
-
-def best_layers(material: Material) -> tuple[int, ...]:
-    """The layers that a detector of another kind than the probe tries, the probe's own first."""
-    scores = layer_scores(material)
-    return tuple(sorted(scores, key=lambda layer: -scores[layer])[:_TRIED])
-
-
-def strengths_from(C: float) -> tuple[float, ...]:
-    """All strengths, this one first: of equals the first is taken."""
-    return (C, *(other for other in STRENGTHS if other != C))
+    return material.once(("layers", states), find)
 
 
 def inner_logits(
@@ -69,35 +72,7 @@ def inner_logits(
     """Logits [question] of probes that never saw the question; "clean" as trained on, and
     "knockout" where there are such states. `states` is what the probes learn from.
     """
-    return fit_inner(material, layer, (C,), states=states)[C].logits
-
-
-class Inner(NamedTuple):
-    """Probes that each held an inner fold out, and what they say of the answers they held out."""
-
-    probes: FoldProbes
-    logits: dict[str, np.ndarray]  # by states, [question]
-
-
-def fit_inner(
-    material: Material, layer: int, strengths: Sequence[float], *, states: str = "clean"
-) -> dict[float, Inner]:
-    """The inner probes of each strength; those that are not known yet are fitted at once."""
-    new = [C for C in strengths if _inner_key(states, layer, C) not in material.memo]
-    if new:
-        every = np.arange(len(material))
-        tasks = [FoldTask(every, material.z, material.inner, C) for C in new]
-        x = material.layer(states, layer).astype(np.float64)
-        probes = fit_fold_tasks(x, tasks)
-        read = {"clean": task_logits(probes, tasks, x)}
-        if any(np.isnan(logits).any() for logits in read["clean"]):
-            raise UserError("All answers of some inner folds are of one class; a probe needs both.")
-        if states == "clean" and material.has("knockout"):
-            read["knockout"] = task_logits(probes, tasks, material.layer("knockout", layer))
-        for place, C in enumerate(new):
-            logits = {name: by_task[place] for name, by_task in read.items()}
-            material.memo[_inner_key(states, layer, C)] = Inner(probes[place], logits)
-    return {C: material.memo[_inner_key(states, layer, C)] for C in strengths}
+    return _fit_inner(material, layer, [C], states)[C]
 
 
 def whole_probe(
@@ -112,29 +87,6 @@ def whole_probe(
     return material.once(("probe", states, layer, C), fit)
 
 
-def _choose(material: Material, states: str) -> Choice:
-    scores = layer_scores(material, states=states)
-    layer = max(scores, key=lambda k: scores[k])
-    found = fit_inner(material, layer, STRENGTHS, states=states)
-    by_c = {C: auroc(material.z, inner.logits["clean"]) for C, inner in found.items()}
-    C = max(by_c, key=lambda c: by_c[c])
-    return Choice(layer, C, by_c[C])
-
-
-def _aurocs(material: Material, states: str, layers: Sequence[int]) -> list[float]:
-    """The inner AUROC of these layers; their probes go to the memo."""
-    by_layer = in_parallel(
-        lambda layer: fit_inner(material, layer, (DEFAULT_C,), states=states)[DEFAULT_C], layers
-    )
-    for layer, inner in zip(layers, by_layer, strict=True):
-        material.memo[_inner_key(states, layer, DEFAULT_C)] = inner
-    return [auroc(material.z, inner.logits["clean"]) for inner in by_layer]
-
-
-def _inner_key(states: str, layer: int, C: float) -> tuple:
-    return ("inner", states, layer, C)
-
-
 def pathway_groups(material: Material, layer: int, *, C: float) -> np.ndarray:
     """1.0 for Q, 0.0 for A, [question]; NaN where there is no knocked-out state.
 
@@ -144,3 +96,24 @@ def pathway_groups(material: Material, layer: int, *, C: float) -> np.ndarray:
     if "knockout" not in logits:
         raise UserError("Pathways need states under the knockout, and this run has none.")
     return flips(logits["clean"], logits["knockout"])
+
+
+def _fit_inner(
+    material: Material, layer: int, strengths: Sequence[float], states: str
+) -> dict[float, dict[str, np.ndarray]]:
+    """The held-out logits of the inner probes of each strength, by states; fitted at once."""
+    new = [C for C in strengths if ("inner", states, layer, C) not in material.memo]
+    if new:
+        every = np.arange(len(material))
+        tasks = [FoldTask(every, material.z, material.inner, C) for C in new]
+        x = material.layer(states, layer).astype(np.float64)
+        probes = fit_fold_tasks(x, tasks)
+        read = {"clean": task_logits(probes, tasks, x)}
+        if any(np.isnan(logits).any() for logits in read["clean"]):
+            raise UserError("All answers of some inner folds are of one class; a probe needs both.")
+        if states == "clean" and material.has("knockout"):
+            read["knockout"] = task_logits(probes, tasks, material.layer("knockout", layer))
+        for place, C in enumerate(new):
+            own = {name: by_task[place] for name, by_task in read.items()}
+            material.memo["inner", states, layer, C] = own
+    return {C: material.memo["inner", states, layer, C] for C in strengths}

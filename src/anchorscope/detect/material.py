@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
-import pandas as pd
 
 from anchorscope.errors import UserError
 from anchorscope.probes.folds import MIN_PER_CLASS, entity_folds, random_folds
@@ -23,24 +22,6 @@ from anchorscope.run_folder.view import RunView, records
 INNER_FOLDS = 3
 FoldsBy = Literal["entity", "random", "dataset"]
 Made = TypeVar("Made")
-
-
-class Bank(Protocol):
-    """States of many questions, read a layer at a time."""
-
-    @property
-    def layers(self) -> int:
-        """How many layers there are."""
-        ...
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The interventions whose states there are."""
-        ...
-
-    def layer(self, name: str, layer: int) -> np.ndarray:
-        """The states [question, width] of layer `layer` (from 1), in any precision."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +59,7 @@ class Material:
     name: str  # the dataset, or several joined by "+"
     texts: tuple[Text, ...]
     z: np.ndarray  # [question], 1 = wrong, 0 = right, -1 = not known
-    bank: Bank
+    bank: StateBank | Arrays | _Joined  # states of many questions, read a layer at a time
     rows: np.ndarray  # [question], the row of each question in the bank
     seed: int = 0
     folds_by: FoldsBy = "entity"  # what no two inner folds share; "random": nothing
@@ -100,11 +81,6 @@ class Material:
     def surfaces(self) -> np.ndarray:
         """The surface of each answer, [question]; "" as the model wrote it."""
         return np.array([text.surface for text in self.texts], dtype=object)
-
-    @cached_property
-    def datasets(self) -> np.ndarray:
-        """The dataset of each question, [question]."""
-        return np.array([text.dataset for text in self.texts])
 
     def has(self, states: str) -> bool:
         """Whether there are states of this intervention."""
@@ -137,28 +113,29 @@ class Material:
         """The inner fold of every question, [question]: like the outer folds, or a dataset each."""
         if self.folds_by == "random":
             return random_folds(self.z, folds=INNER_FOLDS, seed=self.seed + 7919)
-        names, number = np.unique(self.datasets, return_inverse=True)
+        names, number = np.unique([text.dataset for text in self.texts], return_inverse=True)
         if self.folds_by == "dataset" and len(names) > 1:
             return number
         return entity_folds(self.entities, folds=INNER_FOLDS, seed=self.seed + 7919)
 
     def inner_parts(self) -> list[tuple[np.ndarray, Material, Material]]:
         """For each inner fold: its mask, the material to learn from, and that held out."""
-        folds = np.unique(self.inner)
-        return self.once("parts", lambda: [self._inner_part(int(fold)) for fold in folds])
 
-    def _inner_part(self, fold: int) -> tuple[np.ndarray, Material, Material]:
-        held = self.inner == fold
-        # Another seed inside: with the same one a fold of the rest would be empty.
-        return held, self.take(~held, seed=self.seed + 1 + fold), self.take(held)
+        def part(fold: int) -> tuple[np.ndarray, Material, Material]:
+            held = self.inner == fold
+            # Another seed inside: with the same one a fold of the rest would be empty.
+            return held, self.take(~held, seed=self.seed + 1 + fold), self.take(held)
+
+        return self.once("parts", lambda: [part(int(fold)) for fold in np.unique(self.inner)])
 
     def apart(self) -> Material:
         """The same answers with a whole dataset in each inner fold.
 
         Itself where there is one dataset, or where too few answers are left without one.
         """
-        names = np.unique(self.datasets)
-        others = [self.z[self.datasets != name] for name in names]
+        datasets = np.array([text.dataset for text in self.texts])
+        names = np.unique(datasets)
+        others = [self.z[datasets != name] for name in names]
         fewest = min(np.sum(z == which) for z in others for which in (0, 1))
         if len(names) < 2 or fewest < MIN_PER_CLASS:
             return self
@@ -167,16 +144,13 @@ class Material:
 
 def join(parts: Sequence[Material]) -> Material:
     """All questions of several materials of one model, one after the other."""
-    if not parts:
-        raise UserError("There is nothing to join: give one dataset at least.")
     if len(parts) == 1:
         return parts[0]
-    bank = _Joined(parts)
     return Material(
         name="+".join(part.name for part in parts),
         texts=tuple(text for part in parts for text in part.texts),
         z=np.concatenate([part.z for part in parts]),
-        bank=bank,
+        bank=_Joined(parts),
         rows=np.arange(sum(len(part) for part in parts)),
         seed=parts[0].seed,
     )
@@ -186,12 +160,6 @@ class _Joined:
     """The states of several materials as one bank."""
 
     def __init__(self, parts: Sequence[Material]) -> None:
-        depths = {part.bank.layers for part in parts}
-        if len(depths) > 1:
-            raise UserError(
-                f"The datasets were read from models of {sorted(depths)} layers. "
-                "Join datasets of one model only."
-            )
         self.parts = parts
 
     @property
@@ -237,11 +205,35 @@ def from_run(run: RunView, dataset: str, *, seed: int = 0, limit: int | None = N
     if limit is not None:
         used = balanced(used, limit, seed)
     require_whole_states(run.path)
-    sampled = _sampled_by_id(run.sampled)
-    texts = (_text(s, run.p_true.get(s.id, np.nan), sampled.get(s.id)) for s in used)
+    groups: Any = run.sampled.sort_values("number").groupby("id", sort=False)
+    sampled = {
+        str(id): SampledAnswers(
+            texts=tuple(map(str, own["text"])),
+            passes=int(own["passes"].sum()),
+            ms=float(own["ms"].sum()),
+        )
+        for id, own in groups
+    }
+    texts = tuple(
+        Text(
+            id=s.id,
+            question=s.question.text,
+            answer=s.answer.text,
+            log_probs=s.answer.log_probs,
+            exact_answer=tuple(token - len(s.prompt_ids) for token in s.exact_answer),
+            first_entropy=s.answer.first_entropy,
+            dataset=dataset,
+            entity=s.question.entity,
+            popularity=s.question.log_popularity,
+            p_true=run.p_true.get(s.id, np.nan),
+            entropies=s.answer.entropies,
+            sampled=sampled.get(s.id),
+        )
+        for s in used
+    )
     return Material(
         name=dataset,
-        texts=tuple(texts),
+        texts=texts,
         z=np.array([int(s.verdict == "wrong") for s in used], dtype=np.int64),
         bank=StateBank(run.path, [s.id for s in used]),
         rows=np.arange(len(used)),
@@ -273,53 +265,12 @@ def surfaces_of(run: RunView, material: Material) -> Material | None:
             )
             for n, (id, tokens) in zip(numbers, own.items(), strict=True)
         )
-        bank = _CleanOnly(StateBank(run.path, list(own)), f"surface-{surface}")
-        part = replace(material, texts=texts, z=material.z[numbers], bank=bank, memo={})
-        parts.append(replace(part, rows=np.arange(len(texts))))
-    return join(parts) if parts else None
-
-
-class _CleanOnly:
-    """The states of a surface, as clean ones."""
-
-    names = frozenset({"clean"})
-
-    def __init__(self, bank: StateBank, name: str) -> None:
-        self.bank, self.name, self.layers = bank, name, bank.layers
-
-    def layer(self, name: str, layer: int) -> np.ndarray:
-        """The states [question, width] of one layer."""
-        return self.bank.layer(self.name, layer)
-
-
-def _text(sample: Sample, p_true: float, sampled: SampledAnswers | None) -> Text:
-    return Text(
-        id=sample.id,
-        question=sample.question.text,
-        answer=sample.answer.text,
-        log_probs=sample.answer.log_probs,
-        exact_answer=tuple(token - len(sample.prompt_ids) for token in sample.exact_answer),
-        first_entropy=sample.answer.first_entropy,
-        dataset=sample.question.dataset,
-        entity=sample.question.entity,
-        popularity=sample.question.log_popularity,
-        p_true=p_true,
-        entropies=sample.answer.entropies,
-        sampled=sampled,
-    )
-
-
-def _sampled_by_id(rows: pd.DataFrame) -> dict[str, SampledAnswers]:
-    """The sampled answers of each question, from the rows of evidence/sampled."""
-    groups: Any = rows.sort_values("number").groupby("id", sort=False)
-    return {
-        str(id): SampledAnswers(
-            texts=tuple(map(str, own["text"])),
-            passes=int(own["passes"].sum()),
-            ms=float(own["ms"].sum()),
+        bank = StateBank(run.path, list(own)).renamed({"clean": f"surface-{surface}"})
+        rows = np.arange(len(texts))
+        parts.append(
+            replace(material, texts=texts, z=material.z[numbers], bank=bank, rows=rows, memo={})
         )
-        for id, own in groups
-    }
+    return join(parts) if parts else None
 
 
 def balanced(samples: list[Sample], limit: int, seed: int) -> list[Sample]:

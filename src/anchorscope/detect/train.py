@@ -7,26 +7,20 @@ probe nor token probability takes the form for an error.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from anchorscope.detect.compare import detectors_table
-from anchorscope.detect.deployed.beliefs import Beliefs, learn_beliefs
-from anchorscope.detect.deployed.pre_answer import PreAnswerProbe, learn_pre_answer
-from anchorscope.detect.distance import FAR, Distance, learn_distance
-from anchorscope.detect.evaluate import check_scores, fit_all, rows_of
+from anchorscope.detect.calibration import Calibration, Isotonic, Platt, choose_cut
+from anchorscope.detect.evaluate import Trial, fit_and_score
 from anchorscope.detect.inner_probes import choose, layer_scores
-from anchorscope.detect.kinds import AUTO, DEPLOYED, make_method
-from anchorscope.detect.kinds.probes import QuestionOnly
+from anchorscope.detect.kinds import AUTO, DEPLOYED, QuestionOnly, fit_all, make_method
 from anchorscope.detect.material import Material, join
-from anchorscope.detect.method import Calibration, Method, calibrate
-from anchorscope.detect.threshold import Cut, choose_cut
+from anchorscope.detect.side_probes import FAR, learn_beliefs, learn_distance, learn_pre_answer
+from anchorscope.detect.tables import detectors_table
 from anchorscope.errors import UserError
-from anchorscope.parallel import in_parallel
 from anchorscope.probes.folds import MIN_OVERALL, check_classes, entity_folds
 from anchorscope.progress import Progress, Quiet
 from anchorscope.stats.ranking import auroc
@@ -43,26 +37,16 @@ _PRE_ANSWER = ("n", "auroc", "auroc_low", "auroc_high")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
-    """What training found: the method, what is kept beside it, and how well it did."""
-
-    method: Method
-    cut: Cut
-    forms: tuple[str, ...] | None  # in which answers were read well; None: not evaluated
-    evaluation: dict[str, Any]
-    beliefs: Beliefs
-    distance: Distance
-    pre_answer: PreAnswerProbe | None
-    answers: int
-    wrong: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Answers:
     """Answers as the model wrote them, and the same ones in other forms, where they were read."""
 
     plain: Material
     surfaces: Material | None
+
+    @property
+    def every(self) -> Material:
+        """Both together."""
+        return self.plain if self.surfaces is None else join([self.plain, self.surfaces])
 
     def take(self, rows: np.ndarray, *, seed: int | None = None) -> Answers:
         """Those about the entities of these rows of the plain answers, bool [question]."""
@@ -80,11 +64,14 @@ class Answers:
         """
         if self.surfaces is None:
             return self.plain
-        rng = np.random.default_rng(self.plain.seed)
-        order = rng.permutation(len(self.surfaces))
-        bases = np.array([self.surfaces.ids[n].rpartition("#")[0] for n in order])
+        order = np.random.default_rng(self.plain.seed).permutation(len(self.surfaces))
         seen: Counter[str] = Counter()
-        kept = [n for n, base in zip(order, bases, strict=True) if _count(seen, base) <= DRAWN]
+        kept = []
+        for n in order:
+            base = self.surfaces.ids[n].rpartition("#")[0]
+            seen[base] += 1
+            if seen[base] <= DRAWN:
+                kept.append(n)
         material = join([self.plain, self.surfaces.take(np.sort(kept))])
         material.memo["choice", "clean"] = choose(self.plain)
         material.memo["layers", "clean"] = layer_scores(self.plain)
@@ -102,10 +89,12 @@ def train(
     risk: float | None,
     calibration: Calibration,
     progress: Progress | None,
-) -> Trained:
-    """A detector of one kind, or the best of a handful, with the evaluation it is accepted with."""
-    progress = progress or Quiet()
-    aside = None
+) -> dict[str, Any]:
+    """The fields of a `Detector` of one kind, or of the best of a handful, with its evaluation.
+
+    And how many `answers` it was trained on, and how many of these are `wrong`.
+    """
+    progress, aside = progress or Quiet(), None
     if risk is not None:
         if not 0 < risk < 1:
             raise UserError(f"risk is {risk:g}. Accepted: a share between 0 and 1, as 0.1.")
@@ -119,19 +108,18 @@ def train(
             f"{MIN_OVERALL} right and {MIN_OVERALL} wrong ones among them. Collect more."
         )
     check_classes(plain.z, dataset=plain.name)
-    before = not QuestionOnly().lacks(plain)
-    names = (method, "question-only") if before else (method,)
-    rows, by_surface = _evaluate(answers, names, folds, seed, progress)
-    table = detectors_table(rows, model=model, seed=seed, resamples=resamples)
+    scores: Any = _held_out_scores(answers, method, folds, seed, progress)
+    as_written = scores[scores["surface"] == ""].assign(dataset=plain.name)
+    table = detectors_table(as_written, model=model, seed=seed, resamples=resamples)
     numbers = {row["detector"]: row for row in table.to_dict("records")}
-    learn_from = answers.to_learn_from()
     progress.start("the detector of all answers", 3)
+    learn_from = answers.to_learn_from()
     fitted = fit_all(learn_from, (method,))[method]
     fitted = getattr(fitted, "best_", fitted)
-    fitted.calibration_ = calibrate(calibration, fitted.inner_scores_, learn_from.z)
+    kind = Isotonic if calibration == "isotonic" else Platt
+    line = fitted.calibration_ = kind.fit(fitted.inner_scores_, learn_from.z)
     progress.advance()
-    distance = learn_distance(learn_from)
-    line, held = fitted.calibration_, None
+    distance, held = learn_distance(learn_from), None
     if aside is not None:
         probability = line.probability(fitted.decision_function(aside))
         far = distance.place(aside.layer("clean", distance.layer)) >= FAR
@@ -145,71 +133,67 @@ def train(
         calibration=held,
     )
     progress.advance()
-    evaluation = {key: json_value(numbers[method][key]) for key in _EVALUATION}
-    forms = by_surface(cut.threshold)
+    by_surface = _numbers_by_surface(scores[scores["detector"] == method], cut.threshold)
+    evaluation = {key: _json_value(numbers[method][key]) for key in _EVALUATION}
     question = numbers.get("question-only", {})
-    done = Trained(
-        method=fitted,
-        cut=cut,
-        forms=_well_read(forms),
-        evaluation=evaluation | forms | {"cannot_say": cut.cannot_say},
-        beliefs=learn_beliefs(plain),
-        distance=distance,
-        pre_answer=learn_pre_answer(
-            plain, {key: json_value(question.get(key)) for key in _PRE_ANSWER}
+    found = {
+        "method": fitted,
+        "threshold": cut.threshold,
+        "band": cut.band,
+        "promise": cut.promise,
+        "forms": _well_read(by_surface),
+        "evaluation": evaluation | by_surface | {"cannot_say": cut.cannot_say},
+        "beliefs": learn_beliefs(plain),
+        "distance": distance,
+        "pre_answer": learn_pre_answer(
+            plain, {key: _json_value(question.get(key)) for key in _PRE_ANSWER}
         ),
-        answers=len(plain),
-        wrong=int(plain.z.sum()),
-    )
+        "answers": len(plain),
+        "wrong": int(plain.z.sum()),
+    }
     progress.advance()
-    return done
+    return found
 
 
-def _evaluate(
-    answers: Answers, names: Sequence[str], folds: int, seed: int, progress: Progress
-) -> tuple[pd.DataFrame, Any]:
-    """Held-out scores of plain answers, and what tells the numbers of each surface by threshold.
+def _held_out_scores(
+    answers: Answers, method: str, folds: int, seed: int, progress: Progress
+) -> pd.DataFrame:
+    """Scores of the answers in every form, and of the questions, by fits on other entities.
 
-    Folds are disjoint by entity. The question has no surface: its probe learns from plain answers.
+    The question has no form: its probe learns from plain answers.
     """
     fold = entity_folds(answers.plain.entities, folds=folds, seed=seed)
-    method, *others = names
-    progress.start(f"folds on {answers.plain.name}", folds)
+    tests, names = [], []
+    for n in range(folds):
+        learn, held = answers.take(fold != n, seed=seed), answers.take(fold == n)
+        tests.append(Trial(learn.to_learn_from(), held.every, fold=n))
+        names.append([method])
+        if not QuestionOnly().lacks(answers.plain):
+            tests.append(Trial(learn.plain, held.plain, fold=n))
+            names.append(["question-only"])
+    progress.start(f"folds on {answers.plain.name}", len(tests))
+    return pd.concat(fit_and_score(tests, names, progress), ignore_index=True)
 
-    def one_fold(number: int) -> tuple[list[pd.DataFrame], pd.DataFrame]:
-        train, test = answers.take(fold != number, seed=seed), answers.take(fold == number)
-        one = fit_all(train.to_learn_from(), (method,))[method]
-        fitted = {method: one} | fit_all(train.plain, others)
-        rows = [
-            rows_of(each, name, test.plain).assign(split="entity", fold=number)
-            for name, each in fitted.items()
-        ]
-        every = test.plain if test.surfaces is None else join([test.plain, test.surfaces])
-        score = one.decision_function(every)
-        check_scores(method, score)
-        probability = one.calibration_.probability(score)
-        base = [t.id.rpartition("#")[0] if t.surface else t.id for t in every.texts]
-        columns = {"base": base, "z": every.z, "surface": every.surfaces, "score": probability}
-        return rows, pd.DataFrame(columns)
 
-    done = in_parallel(one_fold, range(folds), progress=lambda finished, total: progress.advance())
-    rows = pd.concat([frame for frames, _ in done for frame in frames], ignore_index=True)
-    surfaces = pd.concat([frame for _, frame in done], ignore_index=True)
+def _numbers_by_surface(scores: pd.DataFrame, threshold: float) -> dict[str, float]:
+    """AUROC and the share of right answers above the threshold, of each form on the same answers.
 
-    def numbers(threshold: float) -> dict[str, float]:
-        found: dict[str, float] = {}
-        if answers.surfaces is None:
-            return found
-        others = list(set(surfaces["base"][surfaces["surface"] != ""]))
-        for surface in dict.fromkeys(surfaces["surface"]):
-            own = ((surfaces["surface"] == surface) & surfaces["base"].isin(others)).to_numpy()
-            z, score = np.array(surfaces["z"])[own], np.array(surfaces["score"])[own]
-            name = surface or "as-written"
-            found[f"auroc {name}"] = float(auroc(z, score))
-            found[f"right flagged {name}"] = float(np.mean(score[z == 0] > threshold))
-        return found
-
-    return rows, numbers
+    None where no answer was read in another form.
+    """
+    # By the id of the answer as written, so that all forms are counted on the same answers.
+    forms: dict[str, dict[str, dict[Any, Any]]] = {}
+    for row in scores.to_dict("records"):
+        base = row["id"].rpartition("#")[0] if row["surface"] else row["id"]
+        forms.setdefault(row["surface"], {})[base] = row
+    others = {base for surface, own in forms.items() if surface for base in own}
+    found: dict[str, float] = {}
+    for surface, own in forms.items() if others else ():
+        rows = [row for base, row in own.items() if base in others]
+        z, probability = (np.array([row[key] for row in rows]) for key in ("z", "probability"))
+        name = surface or "as-written"
+        found[f"auroc {name}"] = float(auroc(z, probability))
+        found[f"right flagged {name}"] = float(np.mean(probability[z == 0] > threshold))
+    return found
 
 
 def _well_read(numbers: dict[str, float]) -> tuple[str, ...] | None:
@@ -226,11 +210,6 @@ def _well_read(numbers: dict[str, float]) -> tuple[str, ...] | None:
     )
 
 
-def _count(seen: Counter[str], key: str) -> int:
-    seen[key] += 1
-    return seen[key]
-
-
 def check_method(method: str) -> None:
     """Raise a UserError where no detector of this kind can score new answers."""
     make_method(method)  # an error where there is none of that name
@@ -241,7 +220,7 @@ def check_method(method: str) -> None:
         )
 
 
-def json_value(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """A value that JSON knows; NaN becomes null."""
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and np.isnan(value) else value

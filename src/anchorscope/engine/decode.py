@@ -210,16 +210,12 @@ def write_answers(
     `extra_position` is one more position of each prompt whose states are kept. `on_token` is called
     with each step of the answers.
     """
+    model = lease.model
     grown = grow_trunk(lease, prefix, prompts, room=limit, head=True, extra_position=extra_position)
-    decoder = _Decoder(lease, prefix, grown, limit)
-    decoder.states = torch.empty(
-        (len(prompts), limit, lease.model.blocks, lease.model.parts.width),
-        dtype=lease.model.dtype,
-        device=lease.model.device,
-    )
-    decoder.on_token = on_token
-    decoder.run(grown.last.logits, stop_ids)
-    return DecodedBatch(decoder.answers(), decoder.states, grown.trunk, grown.last.extra)
+    shape = len(prompts), limit, model.blocks, model.parts.width
+    states = torch.empty(shape, dtype=model.dtype, device=model.device)
+    answers = _decode(lease, grown, stop_ids, limit, states=states, on_token=on_token)
+    return DecodedBatch(answers, states, grown.trunk, grown.last.extra)
 
 
 def write_samples(
@@ -238,130 +234,91 @@ def write_samples(
     """
     each = sampling.uniforms.shape[1]
     grown = grow_trunk(lease, prefix, prompts, room=limit, head=True)
-    assert grown.last.logits is not None
     index = torch.arange(len(prompts), device=lease.model.device).repeat_interleave(each)
-    grown.memory.keep(index)
-    decoder = _Decoder(lease, prefix, grown, limit, at=grown.trunk.at[index])
-    decoder.sampling, decoder.on_token = sampling, on_token
-    decoder.run(grown.last.logits[index], stop_ids)
-    answers = decoder.answers()
+    answers = _decode(
+        lease, grown, stop_ids, limit, copies=index, sampling=sampling, on_token=on_token
+    )
     return [answers[start : start + each] for start in range(0, len(answers), each)]
 
 
-class _Decoder:
-    """A batch of answers under way: the rows still being written, and what is written so far."""
+def _decode(
+    lease: Lease,
+    grown: GrownTrunk,
+    stop_ids: Tensor,
+    limit: int,
+    *,
+    copies: Tensor | None = None,
+    sampling: Sampling | None = None,
+    states: Tensor | None = None,
+    on_token: OnToken | None = None,
+) -> tuple[DecodedAnswer, ...]:
+    """Write token after token until every row has ended; the answers in the order of the rows.
 
-    states: Tensor | None = None  # [row, token, layer, width]; None: nothing reads them
-    sampling: Sampling | None = None
-    on_token: OnToken | None = None
-
-    def __init__(
-        self,
-        lease: Lease,
-        prefix: Prefix,
-        grown: GrownTrunk,
-        limit: int,
-        *,
-        at: Tensor | None = None,
-    ) -> None:
-        self.lease, self.prefix, self.limit = lease, prefix, limit
-        self.memory = grown.memory
-        self.at = grown.trunk.at if at is None else at  # key positions [row, column]
-        self.next_at = self.at[:, -1] + 1  # position of the token fed next [row]
-        count, device = len(self.at), lease.model.device
-        self.rows = torch.arange(count, device=device)  # those still being written
-        self.tokens = torch.zeros(count, limit, dtype=torch.long, device=device)
-        self.log_probs = torch.zeros(count, limit, device=device)
-        self.entropy = torch.zeros(count, limit, device=device)
-        self.length = torch.full((count,), -1, device=device)  # -1: still being written
-        self.likeliest = likeliest
-        if lease.fused:
-            from anchorscope.engine import kernels  # needs Triton
-
-            self.likeliest = kernels.likeliest
-
-    def run(self, logits: Tensor | None, stop_ids: Tensor) -> None:
-        """Write token after token until every row has ended."""
-        for step in range(self.limit):
-            assert logits is not None
-            chosen = self._choose(logits, step)
-            length = self.length[self.rows]
-            stopped = torch.isin(chosen, stop_ids) & (length < 0)
-            self.length[self.rows] = torch.where(stopped, step, length)
-            chosen = self._drop_finished(chosen)
-            if not self.rows.numel():
-                break
-            # The last token allowed is fed too, for its state, without the head.
-            # The states of a drawn answer are not kept, and its last token is not fed.
-            last = step + 1 == self.limit
-            if last and self.states is None:
-                break
-            logits = self._feed(chosen, step, head=not last)
-
-    def _choose(self, logits: Tensor, step: int) -> Tensor:
-        """The likeliest or the drawn token of each row, stored with its log-probability."""
-        if self.sampling is None:
-            chosen, own, entropy = self.likeliest(logits)
+    `copies` are the prompt of each row, where they are not the prompts themselves. `states` [row,
+    token, layer, width] gets the state of each token; without it the last token is not fed.
+    """
+    choose, memory, logits, at = likeliest, grown.memory, grown.last.logits, grown.trunk.at
+    assert logits is not None
+    if lease.fused:
+        from anchorscope.engine.kernels import likeliest as choose  # needs Triton
+    if copies is not None:
+        memory.keep(copies)
+        logits, at = logits[copies], at[copies]
+    count, device = len(at), at.device
+    tokens = torch.zeros(count, limit, dtype=torch.long, device=device)
+    log_probs, entropies = torch.zeros(2, count, limit, device=device)
+    length = torch.full((count,), -1, device=device)  # -1: still being written
+    rows = torch.arange(count, device=device)  # those in the batch
+    next_at = at[:, -1] + 1  # the position of the token that is fed next [row]
+    for step in range(limit):
+        assert logits is not None
+        if sampling is None:
+            chosen, own, entropy = choose(logits)
         else:
-            log_probs = torch.log_softmax(logits.float(), dim=-1)
-            at_step = self.sampling.uniforms.flatten(0, 1)[self.rows.cpu(), step]
-            chosen = draw_tokens(log_probs, at_step, self.sampling.temperature)
-            own = log_probs.gather(1, chosen[:, None])[:, 0]
-            entropy = -(log_probs.exp() * log_probs).nan_to_num(0.0).sum(dim=-1)
-        self.tokens[self.rows, step], self.log_probs[self.rows, step] = chosen, own
-        self.entropy[self.rows, step] = entropy
-        return chosen
-
-    def _drop_finished(self, chosen: Tensor) -> Tensor:
-        """The tokens of the rows to go on with.
-
-        A finished row may stay a while; what it writes is not counted.
-        """
-        # The one question of a step that a GPU ends its work for: between steps Python gets ahead.
-        ended = (self.length[self.rows] >= 0).cpu().numpy()
-        if ended.sum() < max(1, _COMPACT_AT * len(ended)):
-            return chosen
-        index = to_device((~ended).nonzero()[0], self.rows.device)
-        self.memory.keep(index)
-        self.rows, self.at, self.next_at = self.rows[index], self.at[index], self.next_at[index]
-        return chosen[index]
-
-    def _feed(self, chosen: Tensor, step: int, *, head: bool) -> Tensor | None:
-        """The logits after the chosen tokens [row]; their states are kept."""
-        query_at = self.next_at[:, None]
-        self.at = torch.cat([self.at, query_at], dim=1)
-        self.next_at = self.next_at + 1
-        sizes = [1] * len(query_at)
-        layout = Layout(query_at, self.at, prefix_length=len(self.prefix), sizes=sizes)
-        read = self.lease.run(chosen[:, None], layout, self.memory, head=head)
-        if self.states is not None:
-            self.states[self.rows, step] = read.states
-        if self.on_token is not None:
-            self.on_token(self._step(chosen, step, read.states))
-        return read.logits
-
-    def _step(self, chosen: Tensor, step: int, states: Tensor) -> Step:
-        """The tokens fed, of the rows that have not ended."""
-        going = (self.length[self.rows] < 0).nonzero()[:, 0]
-        rows, tokens = self.rows[going].tolist(), chosen[going].tolist()
-        return Step(step, tuple(rows), tuple(tokens), states[going])
-
-    def answers(self) -> tuple[DecodedAnswer, ...]:
-        """The answers in the order of the prompts."""
-        length = torch.where(self.length < 0, self.limit, self.length).tolist()
-        finished = (self.length >= 0).tolist()
-        tokens, log_probs = self.tokens.tolist(), self.log_probs.tolist()
-        entropy = self.entropy.tolist()
-        return tuple(
-            DecodedAnswer(
-                token_ids=tuple(tokens[row][:n]),
-                log_probs=tuple(log_probs[row][:n]),
-                entropies=tuple(entropy[row][:n]),
-                first_entropy=entropy[row][0],
-                finished=finished[row],
-            )
-            for row, n in enumerate(length)
+            uniforms = sampling.uniforms.flatten(0, 1)[rows.cpu(), step]
+            spread = torch.log_softmax(logits.float(), dim=-1)
+            chosen = draw_tokens(spread, uniforms, sampling.temperature)
+            own = spread.gather(1, chosen[:, None])[:, 0]
+            entropy = -(spread.exp() * spread).nan_to_num(0.0).sum(dim=-1)
+        tokens[rows, step], log_probs[rows, step], entropies[rows, step] = chosen, own, entropy
+        stopped = torch.isin(chosen, stop_ids) & (length[rows] < 0)
+        length[rows] = torch.where(stopped, step, length[rows])
+        # A row that has ended may stay a while; what it writes is not counted. This is the one
+        # question of a step that a GPU ends its work for: between steps Python gets ahead.
+        ended = (length[rows] >= 0).cpu().numpy()
+        if ended.sum() >= max(1, _COMPACT_AT * len(ended)):
+            going = to_device((~ended).nonzero()[0], device)
+            memory.keep(going)
+            rows, at, next_at, chosen = rows[going], at[going], next_at[going], chosen[going]
+        last = step + 1 == limit  # which is fed for its state alone, without the head
+        if not rows.numel() or (last and states is None):
+            break
+        at = torch.cat([at, next_at[:, None]], dim=1)
+        layout = Layout(
+            next_at[:, None], at, prefix_length=len(grown.trunk.prefix), sizes=[1] * len(rows)
         )
+        next_at = next_at + 1
+        read = lease.run(chosen[:, None], layout, memory, head=not last)
+        logits = read.logits
+        if states is not None:
+            states[rows, step] = read.states
+        if on_token is not None:
+            open = (length[rows] < 0).nonzero()[:, 0]
+            fed = tuple(rows[open].tolist()), tuple(chosen[open].tolist())
+            on_token(Step(step, *fed, read.states[open]))
+    written = torch.where(length < 0, limit, length).tolist()
+    finished = (length >= 0).tolist()
+    parts = zip(tokens.tolist(), log_probs.tolist(), entropies.tolist(), strict=True)
+    return tuple(
+        DecodedAnswer(
+            token_ids=tuple(ids[:n]),
+            log_probs=tuple(own[:n]),
+            entropies=tuple(entropy[:n]),
+            first_entropy=entropy[0],
+            finished=done,
+        )
+        for (ids, own, entropy), n, done in zip(parts, written, finished, strict=True)
+    )
 
 
 _FAR = -1e4  # the exponential of anything below is 0

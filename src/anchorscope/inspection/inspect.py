@@ -12,8 +12,7 @@ import numpy as np
 from scipy.special import expit
 
 from anchorscope.config import Config
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.running import RunningScore
+from anchorscope.detect.detector import Detector, RunningScore
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import require_understood
 from anchorscope.engine.decode import grow_trunk

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from anchorscope.config import Config
-from anchorscope.detect.deployed.bind import Bound, Example, bind_prompts
+from anchorscope.detect.prompts import Bound, Example, bind_prompts
 from anchorscope.engine.decode import Prefix, Step, shared_prefix
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.transfer import to_host

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 from scipy.special import expit
 
-from anchorscope.detect.deployed.bind import Bound
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.located import Scored, locate_answer
+from anchorscope.detect.answer_parts import locate_answer
+from anchorscope.detect.detector import Detector
+from anchorscope.detect.prompts import Bound
+from anchorscope.detect.scored import Scored
 from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.errors import unknown
 from anchorscope.inspection.question import RecordedAnswer

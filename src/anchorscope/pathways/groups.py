@@ -145,12 +145,10 @@ def look_for_groups(band: Band, draws: Draws) -> dict[tuple[Within, Road], HumpT
         for within in WITHIN:
             rows = subsets[within]
             turned = (shifts / unit)[rows]
-            p_dip, p_uniform = _dip(turned, band, rows, draws.seed)
-            if within != "both":
-                alone.append(p_dip)
-            elif not _supported(alone):
-                p_dip = 1.0 if np.isfinite(p_dip) else np.nan
-            look = HumpTest(
+            supported = within != "both" or _supported(alone)
+            p_dip, p_uniform = _dip(turned, band, rows, draws.seed, one_hump=not supported)
+            alone.append(p_dip)
+            looks[within, road] = HumpTest(
                 within=within,
                 road=road,
                 rows=rows,
@@ -159,7 +157,6 @@ def look_for_groups(band: Band, draws: Draws) -> dict[tuple[Within, Road], HumpT
                 p_dip=p_dip,
                 p_uniform=p_uniform,
             )
-            looks[within, road] = look
     return looks
 
 
@@ -181,13 +178,20 @@ def _large_margin(band: Band) -> np.ndarray:
     return large
 
 
-def _dip(shifts: np.ndarray, band: Band, rows: np.ndarray, seed: int) -> tuple[float, float]:
-    """The dip's p under one hump of the residuals' own shape, and under the uniform."""
+def _dip(
+    shifts: np.ndarray, band: Band, rows: np.ndarray, seed: int, *, one_hump: bool
+) -> tuple[float, float]:
+    """The dip's p under one hump of the residuals' own shape, and under the uniform.
+
+    The first is 1 where `one_hump` is known already.
+    """
     if len(shifts) < FEWEST or not np.ptp(shifts) > 0:
         return np.nan, np.nan
     # Questions about one entity are not independent samples of the law.
     size = effective_size(shifts, None if band.entity is None else band.entity[rows])
     uniform = dip_p(dip(shifts), round(size))
+    if one_hump:
+        return 1.0, uniform
     if uniform <= ALPHA_LOOK or uniform > _HOPELESS:
         return uniform, uniform
     return min(uniform, unimodal_p(shifts, size, seed=seed)), uniform

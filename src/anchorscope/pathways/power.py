@@ -61,10 +61,10 @@ def power(
     `bands` are the readings of all sets of folds, of the same samples. `lost` is the part of its
     belief that each planted sample loses.
     """
-    found = []
+    noise, found = [cut_noise(band) for band in bands], []
     for number in worlds:
         rng = np.random.default_rng((seed, number))
-        planted = plant(bands, share=share, lost=lost, rng=rng)
+        planted = plant(bands, noise, share=share, lost=lost, rng=rng)
         draws = Draws(seed=int(rng.integers(2**31)), resamples=_RESAMPLES)
         found.append(shows_two_pathways(planted, draws))
     return found
@@ -86,14 +86,22 @@ def deciding_power(bands: Sequence[Band], *, seed: int) -> list[bool]:
 
 
 def plant(
-    bands: Sequence[Band], *, share: float, lost: float, rng: np.random.Generator
+    bands: Sequence[Band],
+    noise: Sequence[np.ndarray],
+    *,
+    share: float,
+    lost: float,
+    rng: np.random.Generator,
 ) -> list[Band]:
-    """The bands with the loss in them: the same samples lose it in every set of folds."""
+    """The bands with the loss in them: the same samples lose it in every set of folds.
+
+    `noise` is the `cut_noise` of each band.
+    """
     n = bands[0].n
     dose = lost * (rng.random(n) < share)
     jolt = rng.standard_normal(n)
     donors = {cut: _donors(bands[0].wrong, rng) for cut in _CUTS}
-    return [_planted(band, dose, donors, jolt) for band in bands]
+    return [_planted(band, own, dose, donors, jolt) for band, own in zip(bands, noise, strict=True)]
 
 
 def _donors(wrong: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -105,13 +113,16 @@ def _donors(wrong: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _planted(
-    band: Band, dose: np.ndarray, donors: Mapping[str, np.ndarray], jolt: np.ndarray
+    band: Band,
+    noise: np.ndarray,
+    dose: np.ndarray,
+    donors: Mapping[str, np.ndarray],
+    jolt: np.ndarray,
 ) -> Band:
     sure, belief = band.reliability, band.belief
     middle, spread = belief.mean(), belief.std()
     true = sure * (belief - middle) + np.sqrt(sure * (1 - sure)) * spread * jolt
     scale = np.array([_slope(belief, clean) for clean in band.logits["clean"]])
-    noise = _noise(band)
     logits = dict(band.logits)
     for cut, before in _CUTS.items():
         if band.has(cut) and band.has(before):
@@ -121,7 +132,7 @@ def _planted(
     return replace(band, logits=logits)
 
 
-def _noise(band: Band) -> np.ndarray:
+def cut_noise(band: Band) -> np.ndarray:
     """What a cut does to a reading beside its effect on the sample, [probe, question].
 
     Half of the difference between two cuts of one sample: what is the sample's own cancels. The
@@ -331,7 +342,9 @@ def _as_delta_p(band: Band, loss: Estimate, config: Config) -> Estimate:
         if not np.isfinite(lost):
             return np.nan
         rng = np.random.default_rng(config.seed)
-        (planted,) = plant([band], share=1.0, lost=min(lost, MOST["loss"]), rng=rng)
+        (planted,) = plant(
+            [band], [cut_noise(band)], share=1.0, lost=min(lost, MOST["loss"]), rng=rng
+        )
         sides = [
             delta_p(planted.side(p), planted.side(p, "knockout"), delta=unit_of(config.delta))
             for p in SIDES

@@ -6,13 +6,17 @@ dataset knows nothing of the others, so that any process can analyse one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from safetensors.numpy import load_file
 
 from anchorscope.claims.inputs import from_tables
 from anchorscope.claims.table import claims_table
@@ -31,14 +35,17 @@ from anchorscope.evidence.shards import evidence_name, stored_rows
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.band import READ
 from anchorscope.pathways.dataset import DatasetInputs, pathway_tables
+from anchorscope.pipeline.prepare import spans_table
 from anchorscope.pipeline.request import Run
 from anchorscope.pipeline.variants import ablation_table, read_layers
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, read_abstained
+from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.identity import git_revision, versions
+from anchorscope.run_folder.manifest import MARKERS, REMAKE, Checked
 from anchorscope.run_folder.samples import (
     count_answers,
     load_outputs,
@@ -51,6 +58,9 @@ from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 from anchorscope.show import write_figures, write_report
 from anchorscope.stats.intervals import Draws
+
+_INPUTS = ("answers", "states", "outputs", "evidence")  # that `verify --deep` starts from
+_ROUNDING = 1e-6  # relative; more is another number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +104,7 @@ def train_probes(run: Run, dataset: Dataset) -> Readings:
             bank, answers, run.config, names, progress=lambda *_: run.progress.advance()
         )
         probes.save(run.store.file(f"probes/{dataset.name}"))
+        run.store.add(f"probes/{dataset.name}")
     return readings
 
 
@@ -261,5 +272,81 @@ def publish(run: Run, **extras: list[str]) -> RunView:
         view = RunView.open(run.store.path, unfinished_ok=True)
         write_figures(view)
         write_report(view)
+        run.store.add("figures", "report.html")
     run.store.save_info({"finished": True, **extras})
     return RunView.open(run.store.path)
+
+
+# The tables computed again, in a folder of their own, and compared byte for byte.
+
+
+def recomputed(path: Path, *, progress: Progress | None = None) -> Iterator[Checked]:
+    """Each table of a finished run, computed again and compared."""
+    view = RunView.open(path, collected_ok=True)
+    if not (view.path / "answers").is_dir() or not (view.path / "states").is_dir():
+        yield Checked(name="--deep", note="no answers or no states here: nothing is computed again")
+        return
+    with tempfile.TemporaryDirectory() as place:
+        again = Path(place)
+        # A folder that reads the run's answers and states, and writes beside nothing of it.
+        (again / MARKERS).mkdir()
+        for name in (*_INPUTS, *(f"{MARKERS}/{name}" for name in _INPUTS)):
+            if (view.path / name).is_dir():
+                (again / name).symlink_to((view.path / name).absolute())
+        _compute(view, again, progress or Quiet())
+        names = [file.relative_to(again) for file in sorted(again.rglob("*")) if file.is_file()]
+        for name in names:
+            if name.parts[0] in ("tables", "probes", "samples.parquet"):
+                yield _compared(view.path, again, name.as_posix())
+
+
+def _compute(view: RunView, again: Path, progress: Progress) -> None:
+    """Every table that answers and states decide, under `again`."""
+    config = Config.restore(dict(view.config))
+    for field, noted in {"evidence": "evidence", "ablate": "ablated"}.items():
+        if noted in view.info:
+            config = replace(config, **{field: tuple(view.info[noted])})
+    run = Run(store=Store(again, info=dict(view.info)), config=config, progress=progress)
+    samples = [sample for own in stored_samples(run.store).values() for sample in own]
+    spans = spans_table([sample.question for sample in samples])
+    run.store.write("tables/spans.csv", partial(spans.to_csv, index=False))
+    if "only" in view.info.get("identity", {}):
+        run.store.write("samples.parquet", to_frame(samples).to_parquet)
+    else:
+        analyse(run, stored_datasets(run))
+
+
+def _compared(path: Path, again: Path, name: str) -> Checked:
+    """A file of the run against the one made again."""
+    if not (path / name).is_file():
+        return Checked(name=name, wrong="computed again, it is not in the folder", do=REMAKE)
+    if (path / name).read_bytes() == (again / name).read_bytes():
+        return Checked(name=name, note="computed again, the same bytes")
+    if _same_but_for_rounding(path / name, again / name):
+        return Checked(name=name, note="computed again, equal to rounding")
+    return Checked(
+        name=name,
+        wrong="computed again from answers and states, it comes out otherwise",
+        do="if versions are the same, the folder was tampered with: make the run again",
+    )
+
+
+def _same_but_for_rounding(one: Path, other: Path) -> bool:
+    """Whether two files differ in nothing but the last digits of their numbers."""
+    if one.suffix == ".safetensors":
+        a, b = load_file(one), load_file(other)
+        if {n: own.shape for n, own in a.items()} != {n: own.shape for n, own in b.items()}:
+            return False
+        # By the largest number of a tensor: small weights are sums in which large ones cancel.
+        return all(np.abs(a[n] - b[n]).max() <= _ROUNDING * np.abs(a[n]).max() for n in a)
+    if one.suffix == ".json":  # about the weights beside it, whose checksum is one of bytes
+        facts = [json.loads(f.read_text(encoding="utf-8")) | {"sha256": ""} for f in (one, other)]
+        return facts[0] == facts[1]
+    read = {".csv": pd.read_csv, ".parquet": pd.read_parquet}.get(one.suffix)
+    if read is None:
+        return False
+    try:
+        pd.testing.assert_frame_equal(read(one), read(other), rtol=_ROUNDING, atol=_ROUNDING)
+    except AssertionError:
+        return False
+    return True

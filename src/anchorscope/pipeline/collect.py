@@ -16,12 +16,10 @@ import numpy as np
 
 from anchorscope.answers.generate import Answerer
 from anchorscope.config import Config
-from anchorscope.datasets import remarks
-from anchorscope.detect.deployed.exchanges import Exchange, common_prefix, task_of, too_long
-from anchorscope.detect.deployed.read_answers import read_answers
-from anchorscope.detect.draw import draw_answers
-from anchorscope.detect.rows.exchanges import exchange_of, is_right, rows_of_file
-from anchorscope.detect.surfaces import read_surfaces
+from anchorscope.detect.extra_answers import draw_answers, read_surfaces
+from anchorscope.detect.prompts import Exchange, common_prefix, task_of, too_long
+from anchorscope.detect.read_answers import read_answers
+from anchorscope.detect.rows import exchange_of, is_right, rows_of_file
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CAUGHT, knockout_of
@@ -31,8 +29,7 @@ from anchorscope.evidence.shards import Shards
 from anchorscope.models import Model
 from anchorscope.pipeline.executor import check_spread, open_reader
 from anchorscope.pipeline.model import load, load_again, threads_of_run
-from anchorscope.pipeline.read_evidence import read_pieces
-from anchorscope.pipeline.read_states import read_states
+from anchorscope.pipeline.read_states import read_pieces, read_states
 from anchorscope.pipeline.request import Questions, Run, check_place, command_of, resolve
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Question, QuestionSet, Sample
@@ -67,8 +64,6 @@ def collect(
     passes = len(CAUGHT) + len(collected_passes(config))
     check_place(config, sets, out, model, passes=passes)
     run = Run.open(out, identity | {"only": "detectors"}, config, sets, progress)
-    for remark in (remark for each in sets for remark in remarks(each)):
-        run.progress.note(remark)
     store = run.store
     if config.rank is not None:
         _read(run, model)

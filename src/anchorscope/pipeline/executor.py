@@ -12,10 +12,11 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import joblib
@@ -37,10 +38,9 @@ from anchorscope.run_folder.samples import answers_name
 from anchorscope.run_folder.states import shard_name
 from anchorscope.run_folder.store import Busy
 
-LOST = 3  # workers in a row that may end before any task is done
+LOST = 3  # workers that a task may end until the run stops
 _ON_GPUS = ("auto", "cuda", "balanced")
 _SPARED = 2  # cores for the threads that feed a GPU and write files
-_LOOK = 0.2  # seconds of waiting before Python looks for Ctrl-C again
 _PAUSE = 0.5  # seconds between two looks at the run folder
 _OWNERS = ("identity", "finished", "format")  # of run.json: no worker has a say in them
 
@@ -57,21 +57,18 @@ def open_reader(run: Run, model: Any) -> Iterator[Reader]:
             facts = info["model"]
             run.progress.note(f"{facts['name']}: {facts['why']}")
             run.progress.note(f"prompts as {facts['prompt']}: {facts['prompt_why']}")
-            yield Reader(folder=run.store.path, shards=shards, count=len(shards), map=pool.map)
+            yield Reader(shards=shards, count=len(shards), map=pool.map)
         finally:
             pool.stop()
         return
+    rank, ranks = config.rank or 0, config.world_size or 1
     if config.rank is not None:
         model = _describe_once(run, model)
         run = replace(run, store=run.store.borrowed())  # a rank owns nothing but its shards
     with leased(run, model, compare=config.rank is not None) as lease:
         shards = prepare(run, lease)
-        yield Reader(
-            folder=run.store.path,
-            shards=[s for s in shards if s.number % (config.world_size or 1) == (config.rank or 0)],
-            count=len(shards),
-            map=partial(_map_here, Worker(run, lease)),
-        )
+        own = [shard for shard in shards if shard.number % ranks == rank]
+        yield Reader(shards=own, count=len(shards), map=partial(_map_here, Worker(run, lease)))
 
 
 def check_spread(config: Config, model: Any) -> None:
@@ -109,15 +106,10 @@ def _describe_once(run: Run, model: Any) -> Any:
 
     Ranks may start at the same time, in any order; the first one settles the prompts.
     """
-
-    def described() -> bool:
-        info = run.store.info
-        return "shard" in info and "prompt" in info.get("model", {})
-
-    while not described():
+    while "prompt" not in run.store.info.get("model", {}):
         try:
             with run.store.owned():
-                if not described():
+                if "prompt" not in run.store.info.get("model", {}):
                     with leased(run, model) as lease:
                         prepare(run, lease)
                     return lease.model
@@ -139,29 +131,25 @@ def analysed_meanwhile(run: Run, reader: Reader) -> Iterator[dict[str, Tables]]:
     """
     tables: dict[str, Tables] = {}
     config = run.config
-    needs_all = passes_of_pieces(config) or config.ablate
-    needs_all = needs_all or any(piece.stages for piece in pieces_of(config))
+    needs_all = passes_of_pieces(config) or any(piece.stages for piece in pieces_of(config))
     pooled = config.workers is not None or config.ray is not None
-    if needs_all or pooled or not _cores_are_idle(run):
+    if needs_all or config.ablate or pooled or not _cores_are_idle(run):
         yield tables
         return
-    shards: dict[str, list[int]] = {}
-    for shard in reader.shards:
-        shards.setdefault(shard.dataset, []).append(shard.number)
+    cores = max(1, default_workers() - _SPARED)
     pool = ProcessPoolExecutor(
         1,
         initializer=partial(begin_own_process, os.getpid()),
-        env={"LOKY_MAX_CPU_COUNT": str(max(1, default_workers() - _SPARED))},
+        env={"LOKY_MAX_CPU_COUNT": str(cores)},
     )
     try:
-        futures = {
-            name: pool.submit(partial(_analyse_when_read, run, name, numbers))
-            for name, numbers in shards.items()
-        }
+        futures = {}
+        for name in dict.fromkeys(shard.dataset for shard in reader.shards):
+            numbers = [shard.number for shard in reader.shards if shard.dataset == name]
+            futures[name] = pool.submit(_analyse_when_read, run, name, numbers)
         yield tables
         with run.stage("pathways"):  # what of the analysis is left when all is read
-            while wait(futures.values(), _LOOK).not_done:
-                pass
+            wait(futures.values())
         tables |= {name: f.result() for name, f in futures.items() if f.exception() is None}
         pool.submit(end_workers).result()  # else loky warns of what a killed process leaves behind
     finally:
@@ -230,7 +218,7 @@ class LocalWorker:
     """A process of this machine that has the model."""
 
     lost = BrokenProcessPool  # raised where the process ended
-    tries = LOST  # such errors in a row, until the run stops
+    starts = LOST  # of a process, for one task
 
     def __init__(self, run: Run, environment: dict[str, str]) -> None:
         self._begin, self._environment = partial(_begin_process, run, os.getcwd()), environment
@@ -240,8 +228,8 @@ class LocalWorker:
         self._executor = ProcessPoolExecutor(1, initializer=self._begin, env=self._environment)
         return self._executor.submit(os.getpid)
 
-    def submit(self, info: dict[str, Any], task: Task) -> Future[Done]:
-        return self._executor.submit(partial(_do_in_process, info, task))
+    def do(self, info: dict[str, Any], task: Task) -> Done:
+        return self._executor.submit(_do_in_process, info, task).result()
 
     def stop(self) -> None:
         self._executor.shutdown(wait=True, kill_workers=True)
@@ -250,7 +238,7 @@ class LocalWorker:
 class RayWorker:
     """An actor of a Ray cluster that has the model; Ray itself restarts a lost one."""
 
-    tries = 1
+    starts = 1
 
     def __init__(self, ray: Any, run: Run, options: dict[str, Any]) -> None:
         self.lost = ray.exceptions.RayActorError  # raised where restarts did not help
@@ -262,8 +250,11 @@ class RayWorker:
         self._actor = self._actor_class.remote(self._run, os.getcwd())
         return self._actor.process_id.remote().future()
 
-    def submit(self, info: dict[str, Any], task: Task) -> Future[Done]:
-        return self._actor.do.remote(info, task).future()
+    def do(self, info: dict[str, Any], task: Task) -> Done:
+        try:
+            return self._ray.get(self._actor.do.remote(info, task))
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause from None
 
     def stop(self) -> None:
         self._ray.kill(self._actor)
@@ -273,73 +264,65 @@ class WorkerPool:
     """Workers with one task each at a time; a lost one is replaced, and its task done again."""
 
     def __init__(self, run: Run, workers: Sequence[LocalWorker | RayWorker]) -> None:
-        self._run, self._workers = run, workers
-        self._starting = {worker.start(): place for place, worker in enumerate(workers, start=1)}
-        self._processes: set[int] = set()
+        self._run, self._workers, self._stopped = run, workers, False
+        self._started = [worker.start() for worker in workers]
+        self._processes: set[int] = set()  # that were named
+        self._idle: SimpleQueue[int] = SimpleQueue()
+        for place in range(len(workers)):
+            self._idle.put(place)
 
     def map(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]:
         """Do the tasks: the number and result of each as it is done, its files on disk."""
-        info, progress = self._run.store.info, self._run.progress
-        waiting, idle, lost = list(range(len(tasks)))[::-1], list(range(len(self._workers))), 0
-        busy: dict[Future[Done], tuple[int, int]] = {}  # numbers of the worker and the task
-        while waiting or busy:
-            while waiting and idle:
-                place, number = idle.pop(0), waiting.pop()
-                busy[self._submit(place, info, tasks[number])] = place, number
-            finished, _ = wait(busy, _LOOK, return_when=FIRST_COMPLETED)
-            self._note_started()
-            for future in finished:
-                place, number = busy.pop(future)
-                idle.append(place)
-                worker = self._workers[place]
-                try:
-                    done = future.result()
-                except worker.lost:
-                    lost += 1
-                    if lost == worker.tries:
-                        raise UserError(
-                            f"{tasks[number].name} ended {LOST} workers, so the run stops. What "
-                            "was finished is kept. Look for what stopped them (often memory: take "
-                            "fewer workers), and run the same command again."
-                        ) from None
-                    progress.note(f"a worker was lost: {tasks[number].name} again")
-                    waiting.append(number)
-                    worker.stop()
-                    self._starting[worker.start()] = place + 1
-                    continue
-                except Exception as error:  # Ray's own has the worker's as its cause
-                    cause = getattr(error, "cause", None)
-                    raise (cause if isinstance(cause, UserError) else error) from None
-                lost = 0
-                if done.process not in self._processes:  # Ray has restarted it
-                    self._processes.add(done.process)
-                    progress.note(f"a worker was lost: its place has process {done.process}")
+        info = self._run.store.info
+        threads = ThreadPoolExecutor(len(self._workers))
+        futures = {threads.submit(self._do, info, task): n for n, task in enumerate(tasks)}
+        try:
+            for future in as_completed(futures):
+                done = future.result()
                 HALVED.extend(done.halved)
-                yield number, done.result
+                yield futures[future], done.result
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
         self._run.store.fetch()
 
     def stop(self) -> None:
         """End all workers, whatever they do."""
+        self._stopped = True
         for worker in self._workers:
             worker.stop()
 
-    def _submit(self, place: int, info: dict[str, Any], task: Task) -> Future[Done]:
+    def _do(self, info: dict[str, Any], task: Task) -> Done:
+        """Do a task on the first worker that is free."""
+        place = self._idle.get()
         worker = self._workers[place]
         try:
-            return worker.submit(info, task)
-        except worker.lost as error:  # it ended while it had nothing to do
-            failed: Future[Done] = Future()
-            failed.set_exception(error)
-            return failed
+            for start in range(worker.starts):
+                if start:
+                    worker.stop()
+                    self._started[place] = worker.start()
+                try:
+                    self._name(place, self._started[place].result())
+                    done = worker.do(info, task)
+                    self._name(place, done.process)  # another one where Ray restarted it
+                    return done
+                except worker.lost:
+                    if self._stopped:
+                        raise
+                    self._run.progress.note(f"a worker was lost: {task.name} again")
+            raise UserError(
+                f"{task.name} ended {LOST} workers, so the run stops. What was finished is kept. "
+                "Look for what stopped them (often memory: take fewer workers), and run the same "
+                "command again."
+            )
+        finally:
+            self._idle.put(place)
 
-    def _note_started(self) -> None:
-        """Name the process of each worker that has begun."""
-        for future in [future for future in self._starting if future.done()]:
-            place = self._starting.pop(future)
-            if future.exception() is None:
-                count, process = len(self._workers), future.result()
-                self._processes.add(process)
-                self._run.progress.note(f"worker {place} of {count} is process {process}")
+    def _name(self, place: int, process: int) -> None:
+        """Note the process of a worker, once."""
+        if process not in self._processes:
+            self._processes.add(process)
+            note = f"worker {place + 1} of {len(self._workers)} is process {process}"
+            self._run.progress.note(note)
 
 
 _process: ModelProcess | None = None  # of a local worker

@@ -15,7 +15,6 @@ from safetensors.numpy import save as save_arrays
 
 from anchorscope.config import Config
 from anchorscope.engine.batches import (
-    Bounds,
     Budget,
     bounds_of,
     facts_of,
@@ -26,14 +25,11 @@ from anchorscope.engine.batches import (
 from anchorscope.engine.check import require_understood
 from anchorscope.engine.decode import Prefix
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError
-from anchorscope.evidence.pieces import passes_of_pieces
 from anchorscope.evidence.shards import read_ends
 from anchorscope.models import Model, load_model
 from anchorscope.pathways.effects import check_grouping
 from anchorscope.pipeline.request import Run, command_of
-from anchorscope.run_folder.disk import check_room, disk_bytes
 from anchorscope.run_folder.identity import git_revision, versions, weights_hash
 from anchorscope.run_folder.store import Store
 
@@ -84,7 +80,6 @@ def load(run: Run, model: Any) -> Model:
         loaded, facts = _load_same(run, model)
         check_grouping(run.config.grouping, loaded.blocks)
         run.progress.note(f"{loaded.name}: {loaded.why}")
-        _check_room(run, loaded)
         _save_facts(run, loaded, facts)
         return loaded
 
@@ -109,8 +104,13 @@ def _load_same(run: Run, model: Any) -> tuple[Model, dict[str, str]]:
     weights = weights_hash(loaded.lm)
     require_understood(loaded, weights=weights)
     facts = {"weights": weights, "dtype": str(loaded.dtype).removeprefix("torch.")}
-    before = store.info.get("model", facts)
-    _bound(loaded, before, c.batch_tokens)
+    before, bounds = store.info.get("model", facts), bounds_of(loaded)
+    # Of a run that has begun: other batches would round otherwise.
+    if before.get("device") == str(loaded.device) and "bounds" in before:
+        bounds = Budget(**before["bounds"])
+    elif c.batch_tokens is not None:
+        bounds = replace(bounds, tokens=c.batch_tokens)
+    set_facts(loaded.lm, replace(facts_of(loaded.lm), bounds=bounds))
     if any(before[name] != fact for name, fact in facts.items()):
         raise UserError(
             f"{store.path} was begun with other weights or another dtype "
@@ -119,43 +119,23 @@ def _load_same(run: Run, model: Any) -> tuple[Model, dict[str, str]]:
     return loaded, facts
 
 
-def _bound(model: Model, before: dict[str, Any], tokens: int | None) -> None:
-    """Keep the bounds a run began with, since other batches would round otherwise."""
-    bounds = bounds_of(model)
-    if before.get("device") == str(model.device) and "bounds" in before:
-        bounds = Bounds(**before["bounds"])
-    elif tokens is not None:
-        bounds = bounds._replace(tokens=tokens)
-    set_facts(model.lm, replace(facts_of(model.lm), bounds=bounds))
-
-
-def _check_room(run: Run, model: Model) -> None:
-    """Note what the run takes of the disk; a UserError where less is free. A URL has no end."""
-    if run.store.remote is not None or "only" in run.store.info.get("identity", {}):
-        return
-    passes = len(CAUGHT) + len((*passes_of(run.config), *passes_of_pieces(run.config)))
-    questions = sum(len(each.questions) for each in run.sets)
-    needed = disk_bytes(questions, model.blocks, model.parts.width, passes)
-    run.progress.note(check_room(run.store.path, needed))
-
-
 def _save_facts(run: Run, model: Model, facts: dict[str, str]) -> None:
     """Write to run.json what a reader needs to repeat the run."""
     store, config = run.store, run.config
     shard = config.shard or shard_of(model)
-    name = {name: getattr(model, name) for name in ("name", "source", "revision", "adapter")}
-    shape = {"blocks": model.blocks, "width": model.parts.width}
-    here = {"device": str(model.device), "why": model.why, "bounds": bounds_of(model)._asdict()}
+    before = store.info
+    here = {name: getattr(model, name) for name in ("name", "source", "revision", "adapter")}
+    here |= {"blocks": model.blocks, "width": model.parts.width, "why": model.why}
+    here |= {"device": str(model.device), "bounds": asdict(bounds_of(model))}
     if model.device.type == "cpu":
         here["threads"] = torch.get_num_threads()  # the order of sums depends on it
     else:
         here["kernels"] = "fused" if Lease(model).fused else "stock"
-    before = store.info
     store.save_info(
         {
             "config": asdict(config),
             "command": before.get("command") or command_of(config, store.path),
-            "model": {**before.get("model", {}), **name, **shape, **here, **facts},
+            "model": {**before.get("model", {}), **here, **facts},
             "datasets": [
                 {
                     "name": questions.name,

@@ -226,14 +226,12 @@ class Style(NamedTuple):
 
 def style_of(run: Run, lease: Lease) -> Style:
     """The prompt style, settled once and kept when the run is continued."""
-    facts = run.store.info["model"]
+    facts, c = run.store.info["model"], run.config
     if "prompt" in facts:
         return Style(facts["prompt"], facts["prompt_why"])
-    c = run.config
     style = settle_style(lease, run.sets, wanted=c.prompt, shots=c.shots, max_tokens=c.max_tokens)
     run.progress.note(f"prompts as {style.name}: {style.why}")
-    facts |= {"prompt": style.name, "prompt_why": style.why}
-    run.store.save_info({"model": facts})
+    run.store.save_info({"model": facts | {"prompt": style.name, "prompt_why": style.why}})
     return style
 
 
@@ -241,18 +239,16 @@ def settle_style(
     lease: Lease, sets: Sequence[QuestionSet], *, wanted: str, shots: int, max_tokens: int
 ) -> Style:
     """The wanted style; for `auto` the one with more bare answers on a few questions."""
-    model = lease.model
-    if wanted == "text":
-        return Style("text", "as asked")
-    if not has_chat(model):
-        if wanted == "chat":
-            raise UserError(
-                f"{model.name} has no chat template, so the prompt style `chat` cannot be used. "
-                "Accepted for it: text, auto."
-            )
+    chats = has_chat(lease.model)
+    if wanted == "chat" and not chats:
+        raise UserError(
+            f"{lease.model.name} has no chat template, so the prompt style `chat` cannot be used. "
+            "Accepted for it: text, auto."
+        )
+    if wanted != "auto":
+        return Style(wanted, "as asked")
+    if not chats:
         return Style("text", "the tokenizer has no chat template")
-    if wanted == "chat":
-        return Style("chat", "as asked")
 
     def share(style: str) -> float:
         return min(_bare_share(lease, questions, style, shots, max_tokens) for questions in sets)

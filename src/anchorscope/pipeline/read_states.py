@@ -6,11 +6,10 @@ Each file is saved when it is there, so that a shard is the most a kill can cost
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -44,18 +43,24 @@ from anchorscope.engine.read import (
     with_mass,
 )
 from anchorscope.engine.transfer import HostCopy, to_device
-from anchorscope.evidence.shards import Shards
+from anchorscope.evidence.pieces import passes_of_pieces, piece_of
+from anchorscope.evidence.shards import HeldOut, Shards
 from anchorscope.models import Model
-from anchorscope.pipeline.prepare import Prompted, Shard
+from anchorscope.pathways.band import best_layer
+from anchorscope.pipeline.prepare import Prompted, Shard, prompt_maker
 from anchorscope.pipeline.request import Run
+from anchorscope.probes.labelled import labelled
+from anchorscope.probes.probe_set import ProbeSet
+from anchorscope.probes.readings import Readings
 from anchorscope.records import Answer, Question, Sample, Verdict
 from anchorscope.run_folder.samples import answers_name, output_name, stored_answers, to_frame
 from anchorscope.run_folder.states import save_states, shard_name
-from anchorscope.run_folder.store import Store, Writer
+from anchorscope.run_folder.store import Store
 from anchorscope.spans.answer import answer_span, kind_of_answer
 from anchorscope.spans.characters import tokens_of
 
 Result = TypeVar("Result")
+_FILES_AT_ONCE = 3  # a checksum and a copy to the disk keep a core busy each
 
 
 @dataclass
@@ -70,7 +75,7 @@ class Worker:
     def finish(self) -> None:
         """Wait until the files of all tasks are written."""
         if self.reader is not None:
-            self.reader.writer.wait()
+            self.reader.finish()
 
 
 class Task(NamedTuple):
@@ -84,7 +89,6 @@ class Task(NamedTuple):
 class Reader:
     """The shards of a run, and a way to read them, whichever processes have the model."""
 
-    folder: Path  # of the run
     shards: Sequence[Shard]  # to read: all of the run's, or one rank's share
     count: int  # of all shards of the run
     # Do tasks, anywhere: the number and result of each as it is done, its files on disk.
@@ -111,27 +115,17 @@ def read_states(
     the reader's, as for questions asked again. `exact_question`: the same answers with other exact
     question tokens, by id.
     """
-    passes = passes_of(run.config) if passes is None else passes
+    passes = tuple(passes_of(run.config) if passes is None else passes)
     shards = reader.shards if shards is None else shards
-    folder = os.path.relpath(run.store.path, reader.folder)
-
-    def exact(shard: Shard) -> dict[str, tuple[int, ...]] | None:
-        ids = (prompt.question.id for prompt in shard.prompts)
-        return None if exact_question is None else {id: exact_question[id] for id in ids}
-
-    tasks = [
-        Task(
-            f"Shard {shard.number}",
-            partial(
-                _read_shard,
-                folder=folder,
-                shard=shard,
-                passes=tuple(passes),
-                exact_question=exact(shard),
-            ),
+    tasks = []
+    for shard in shards:
+        exact = exact_question and {
+            p.question.id: exact_question[p.question.id] for p in shard.prompts
+        }
+        work = partial(
+            _read_shard, prefix=run.store.prefix, shard=shard, passes=passes, exact_question=exact
         )
-        for shard in shards
-    ]
+        tasks.append(Task(f"Shard {shard.number}", work))
     run.progress.start(name, sum(map(len, shards)))
     with run.stage(name) as stage:
         for number, tokens in reader.map(tasks):
@@ -142,21 +136,20 @@ def read_states(
 def _read_shard(
     worker: Worker,
     *,
-    folder: str,  # from the run's folder: "." or, where questions are asked again, one inside
+    prefix: str,  # of the store's files: none, or a folder in the run's
     shard: Shard,
     passes: tuple[Intervention, ...],
     exact_question: Mapping[str, tuple[int, ...]] | None,
 ) -> int:
     """Answer one shard and read it under some passes; the number of tokens fed."""
     store, config = worker.run.store, worker.run.config
-    path = Path(os.path.normpath(store.path / folder))
     reader = worker.reader
     # The reader of the task before has read the worked examples in front of the questions.
-    if reader is None or (reader.store.path, reader.passes) != (path, passes):
+    if reader is None or (reader.store.prefix, reader.passes) != (prefix, passes):
         worker.finish()
         reader = worker.reader = ShardReader(
             lease=worker.lease,
-            store=store if path == store.path else Store(path, info=store.info),
+            store=store.inside(prefix) if prefix else store,
             answerer=Answerer(worker.lease.model, max_tokens=config.max_tokens),
             passes=passes,
             seed=config.seed,
@@ -171,7 +164,7 @@ def _read_shard(
 class ShardReader:
     """Read shards under the same passes in one process.
 
-    A shard's files are written while the next one is computed; all are there after `writer.wait`.
+    A shard's files are written while the next one is computed; all are there after `finish`.
     """
 
     lease: Lease
@@ -184,13 +177,13 @@ class ShardReader:
     budget: Budget = field(init=False)
     prefix: Prefix = field(init=False)
     retest_prefix: Prefix = field(init=False)
-    writer: Writer = field(init=False)
     _arriving: list[Block] = field(init=False, default_factory=list, repr=False)
+    _writing: list[Future[None]] = field(init=False, default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         self.budget = Budget.of(self.lease.model)
         self.prefix = self.retest_prefix = Prefix((), None)
-        self.writer = Writer()
+        self._threads = ThreadPoolExecutor(_FILES_AT_ONCE, "files")
 
     def read(self, shard: Shard) -> None:
         """Read one shard, its files on their way; what is on disk is not done again."""
@@ -205,16 +198,25 @@ class ShardReader:
         # continued run must equal an unbroken one to the last digit.
         samples, first, states = self._read(shard.prompts, stored)
         self._retest(shard, samples, states)
-        self.writer.wait()  # for the shard before: two at most are in memory
+        self.finish()  # the shard before: two at most are in memory
         if stored is None:
-            # Their states first: answers without them would have to be written again.
-            write = partial(self._write_states, shard)
-            self.writer.submit(*(partial(write, name, first[name]) for name in CAUGHT))
-            self.writer.submit(lambda: self.store.write(answers, to_frame(samples).to_parquet))
+            for name in CAUGHT:
+                self._submit(self._write_states, shard, name, first[name])
+            self._submit(self.store.write, answers, to_frame(samples).to_parquet)
         for cut in missing:
             if cut.has_output:
-                self.writer.submit(partial(self._write_output, shard, cut.name, states[cut.name]))
-            self.writer.submit(partial(self._write_states, shard, cut.name, states[cut.name]))
+                self._submit(self._write_output, shard, cut.name, states[cut.name])
+            self._submit(self._write_states, shard, cut.name, states[cut.name])
+
+    def finish(self) -> None:
+        """Wait until every file is written; raise the first error."""
+        writing, self._writing = self._writing, []
+        wait(writing)
+        for future in writing:
+            future.result()
+
+    def _submit(self, write: Callable[..., None], *values: Any) -> None:
+        self._writing.append(self._threads.submit(write, *values))
 
     def _shared(self, before: Prefix, ids: tuple[int, ...]) -> Prefix:
         """The tokens in front of a dataset's questions, read once for all its shards."""
@@ -472,3 +474,82 @@ def mark_answer(model: Model, prompt: Prompted, answer: Answer) -> Sample:
         property_spans=prompt.spans.property_spans,
         content_tokens=prompt.content_tokens,
     )
+
+
+# Further evidence: pieces that need no probe, and those that read with one.
+
+
+def read_evidence(run: Run, reader: Reader) -> None:
+    """Read what needs no probe: further passes over the same answers, and what pieces read."""
+    if passes := passes_of_pieces(run.config):
+        read_states(run, reader, passes, name="further passes")
+    read_pieces(run, reader, run.config.evidence)
+
+
+def read_pieces(run: Run, reader: Reader, names: Sequence[str]) -> None:
+    """Read what these pieces need of the model before there are probes.
+
+    Donors, and the tokens in front of the questions, come from all answers of a dataset.
+    """
+    pieces = [name for name in names if piece_of(name).read is not None]
+    if pieces and not all(run.store.has(answers_name(number)) for number in range(reader.count)):
+        run.progress.note("further evidence waits for the answers of the other ranks")
+        return
+    for name in pieces:
+        _read_stages(run, reader, name, layers=None)
+
+
+def read_with_probes(run: Run, reader: Reader, readings: Mapping[str, Readings]) -> None:
+    """Read with the probes that never saw the question (saliency, heads); `readings` by dataset."""
+    layers = {dataset: best_layer(own) for dataset, own in readings.items()}
+    for name in run.config.evidence:
+        if piece_of(name).read_with_probes is not None:
+            _read_stages(run, reader, name, layers=layers)
+
+
+def _read_stages(run: Run, reader: Reader, piece: str, *, layers: Mapping[str, int] | None) -> None:
+    with run.stage("evidence"):
+        for stage in piece_of(piece).stages:
+            run.progress.start(stage, sum(map(len, reader.shards)))
+            work = partial(
+                _read_stage, piece_name=piece, stage=stage, shards=reader.count, layers=layers
+            )
+            tasks = [
+                Task(f"Shard {shard.number} ({stage})", partial(work, number=shard.number))
+                for shard in reader.shards
+            ]
+            for task, _ in reader.map(tasks):
+                run.progress.advance(len(reader.shards[task]))
+
+
+def _read_stage(
+    worker: Worker,
+    *,
+    piece_name: str,
+    stage: str,
+    number: int,  # of the shard
+    shards: int,  # of the run
+    layers: Mapping[str, int] | None,  # by dataset, where held-out probes read
+) -> None:
+    """Read one stage of a piece of evidence on one shard."""
+    run, piece = worker.run, piece_of(piece_name)
+    if worker.evidence is None:
+        run.store.fetch()
+        samples = [stored_answers(run.store, each) for each in range(shards)]
+        worker.evidence = Shards(worker.lease, run.store, samples, seed=run.config.seed)
+    shard = replace(worker.evidence, only=(stage, number))
+    if layers is None:
+        assert piece.read is not None
+        piece.read(shard, prompt_maker(run, worker.lease))
+    else:
+        assert piece.read_with_probes is not None
+        held_out = {name: _held_out(run, shard, name, layer) for name, layer in layers.items()}
+        piece.read_with_probes(shard, held_out, run.config)
+
+
+def _held_out(run: Run, shards: Shards, dataset: str, layer: int) -> HeldOut:
+    """The stored probes of a layer, as they hold out each question of a dataset."""
+    answers = labelled(shards.of_dataset(dataset), dataset, run.config)
+    fold = {id: int(f) for id, f in zip(answers.ids, answers.fold, strict=True)}
+    probes = ProbeSet.load(run.store.file(f"probes/{dataset}"))
+    return HeldOut(probes=probes, fold=fold, layer=layer)

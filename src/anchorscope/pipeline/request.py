@@ -17,7 +17,7 @@ from typing import Any
 
 from anchorscope.answers.verdicts import count_verdicts, read_verdicts, verdicts_hash
 from anchorscope.config import Config
-from anchorscope.datasets import load_questions
+from anchorscope.datasets import load_questions, remarks
 from anchorscope.engine import HALVED
 from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError, user_path
@@ -57,8 +57,11 @@ class Run:
         progress: Progress | None = None,
     ) -> Run:
         """The run of this identity in folder `out`; another run's folder is refused."""
-        store = Store.open(out, identity)
-        return cls(store=store, config=config, sets=sets, progress=progress or Quiet())
+        store, progress = Store.open(out, identity), progress or Quiet()
+        for questions in sets:
+            for remark in remarks(questions):
+                progress.note(remark)
+        return cls(store=store, config=config, sets=sets, progress=progress)
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process gets: all but the progress, which is shown here."""
@@ -200,9 +203,12 @@ def check_place(
     """Raise a UserError where the folder cannot be written to, or will not fit on its disk."""
     if remote_of(out) is not None:
         return
-    folder = user_path(out)
+    folder, shape = user_path(out), None
     check_writable(folder)
-    shape = read_shape(config.model) if model is None or isinstance(model, str | Path) else None
+    if isinstance(model, Model):
+        shape = model.blocks, model.parts.width
+    elif model is None or isinstance(model, str | Path):
+        shape = read_shape(config.model)
     if shape is not None:
         check_room(folder, disk_bytes(sum(map(len, sets)), *shape, passes))
 

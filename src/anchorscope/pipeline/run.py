@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope.config import Config
-from anchorscope.datasets import remarks
 from anchorscope.pipeline import analyse, executor, variants
-from anchorscope.pipeline.read_evidence import read_evidence, read_with_probes
-from anchorscope.pipeline.read_states import Reader, read_states
+from anchorscope.pipeline.read_states import (
+    Reader,
+    read_evidence,
+    read_states,
+    read_with_probes,
+)
 from anchorscope.pipeline.request import Questions, Run, check_run, resolve
 from anchorscope.progress import Progress
 from anchorscope.run_folder.samples import stored_samples
@@ -58,8 +61,6 @@ def run(
     variants.check_reuse(config.reuse, identity)
     check_run(config, sets, out, model)
     run = Run.open(out, identity, config, sets, progress)
-    for remark in (remark for each in sets for remark in remarks(each)):
-        run.progress.note(remark)
     if config.rank is not None:
         with executor.open_reader(run, model) as reader:
             _read(run, reader)

@@ -36,7 +36,7 @@ from anchorscope.probes.cross_fit import probes_of_layer, stacked
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
-from anchorscope.records import Question, Sample, Span
+from anchorscope.records import Sample, Span
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.disk import refuse_unsafe
 from anchorscope.run_folder.samples import (
@@ -251,14 +251,9 @@ def _as_run(run: Run, samples: Sequence[Sample], dataset: str) -> Variant:
 def variants_of_states(as_run: Variant) -> list[Variant]:
     """The run as it is, and every choice that needs nothing but its stored states."""
     config, samples = as_run.config, as_run.samples
-    configs: dict[str, Config] = {}
-    for C in (config.C / 4, config.C * 4):
-        configs[f"C={C:g}"] = replace(config, C=C)
-    for folds in FOLDS:
-        if folds != config.folds:
-            configs[f"folds={folds}"] = replace(config, folds=folds)
-    # The run's own sets of folds have the seeds before this one.
-    seed = config.seed + config.fold_seeds
+    seed = config.seed + config.fold_seeds  # the run's own sets of folds have those before it
+    configs = {f"C={C:g}": replace(config, C=C) for C in (config.C / 4, config.C * 4)}
+    configs |= {f"folds={n}": replace(config, folds=n) for n in FOLDS if n != config.folds}
     configs[f"fold-seed={seed}"] = replace(config, seed=seed)
     variants = [replace(as_run, name=name, config=other) for name, other in configs.items()]
     for percent in FLIPPED:
@@ -333,9 +328,6 @@ class Rephrasing:
             text = text[0].lower() + text[1:]
         return f"{self.before}{text}{self.after}"
 
-    def question(self, question: Question) -> Question:
-        return replace(question, text=self.apply(question.text, question.subjects))
-
     def spans(self, found: QuestionSpans) -> QuestionSpans:
         """The spans moved by the words in front; they are not searched again."""
 
@@ -361,7 +353,7 @@ def read_reworded(run: Run, reader: Reader) -> list[Variant]:
     """Every variant that the model is needed for, its states on disk.
 
     Another finder reads the very same answers. Style and wording ask the questions again, into
-    robust/<variant> in the run folder, which keeps answers and states as a run folder does.
+    robust/<variant> in the run folder.
     """
     variants = _other_finders(run, reader)
     style = run.store.info["model"]["prompt"]
@@ -376,22 +368,24 @@ def _other_finders(run: Run, reader: Reader) -> list[Variant]:
     """The same answers with the exact tokens of the other finders, by dataset."""
     spans = replace(run, config=replace(run.config, ablate=("spans",)))
     read_ablated(spans, reader)
-    variants = []
-    by_dataset = stored_samples(run.store)
-    for choice in ablated_choices(spans.config):
-        for dataset, samples in by_dataset.items():
-            if {sample.finder for sample in samples} != {choice.finder}:  # else the run's own
-                variant = replace(_as_run(run, samples, dataset), name=f"finder={choice.finder}")
-                variants.append(replace(variant, knockout=choice.intervention.name))
-    return variants
+    return [
+        replace(
+            _as_run(run, samples, dataset),
+            name=f"finder={choice.finder}",
+            knockout=choice.intervention.name,
+        )
+        for choice in ablated_choices(spans.config)
+        for dataset, samples in stored_samples(run.store).items()
+        if {sample.finder for sample in samples} != {choice.finder}  # else the run's own
+    ]
 
 
 def _ask_again(
     run: Run, reader: Reader, name: str, rephrasing: Rephrasing, style: str
 ) -> list[Variant]:
     """The questions asked again, by dataset; nothing where they cannot be asked so."""
+    again = partial(_shards_again, before=reader.shards, rephrasing=rephrasing, style=style)
     try:
-        again = partial(_shards_again, before=reader.shards, rephrasing=rephrasing, style=style)
         shards = reader.ask(name, again)
     except UserError as error:
         run.progress.note(f"{name} is left out: {error}")
@@ -400,12 +394,9 @@ def _ask_again(
         return []
     counts = f"{sum(map(len, shards))} of {sum(map(len, reader.shards))}"
     run.progress.note(f"{name}: {counts} questions are asked again")
-    # What identifies the run identifies this part of it too; the cap decides what is asked.
-    identity = run.store.info["identity"] | {"asked": name, "cap": CAP}
-    inner = replace(run, store=Store.open(run.store.path / "robust" / name, identity))
+    inner = replace(run, store=run.store.inside(f"robust/{name}"))
     passes = [cut for cut in passes_of(run.config) if cut.name in READ]
-    with run.stage("asked again"):
-        read_states(inner, reader, passes, name=name, shards=shards)
+    read_states(inner, reader, passes, name="asked again", shards=shards)
     return [
         replace(_as_run(inner, samples, dataset), name=name)
         for dataset, samples in stored_samples(inner.store).items()
@@ -424,16 +415,16 @@ def _shards_again(
         return []
     for questions in run.sets:
         own = [shard for shard in before if shard.dataset == questions.name]
-        prompts = [prompt for shard in own for prompt in shard.prompts][:CAP]
-        shots = [
-            replace(shot, question=rephrasing.apply(shot.question)) for shot in questions.shots
-        ]
+        asked = [prompt for shard in own for prompt in shard.prompts][:CAP]
         reworded = replace(
             questions,
-            questions=tuple(rephrasing.question(prompt.question) for prompt in prompts),
-            shots=tuple(shots),
+            questions=tuple(
+                replace(q, text=rephrasing.apply(q.text, q.subjects))
+                for q in (prompt.question for prompt in asked)
+            ),
+            shots=tuple(replace(s, question=rephrasing.apply(s.question)) for s in questions.shots),
         )
-        spans = [rephrasing.spans(prompt.spans) for prompt in prompts]
+        spans = [rephrasing.spans(prompt.spans) for prompt in asked]
         prompts = prompts_of(model, reworded, spans, style=style, shots=run.config.shots)
         size = run.store.info["shard"]
         again += cut_into_shards(prompts, questions.name, size, first=len(again))

@@ -164,12 +164,11 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def unsafe_entries(folder: Path, names: Iterable[str] | None = None) -> Iterator[tuple[Path, str]]:
-    """Links, pipes and devices in a folder that must not be opened, each with the reason.
+    """Links out of a folder, pipes and devices in it, each with the reason not to open it.
 
-    A link may lead to a file of the same folder. Any other lets a stranger who packed the folder
-    choose which file is read into a report or overwritten; a pipe blocks its reader, and /dev/zero
-    never ends. The folder itself may be a link: its owner made that one. With `names`, only these
-    files are examined.
+    A link would let a stranger who packed the folder choose which file is read into a report or
+    overwritten; a pipe blocks its reader, and /dev/zero never ends. The folder itself may be a
+    link: its owner made that one. With `names`, only these files are examined.
     """
     roots, snapshots = [os.path.realpath(folder)], folder.absolute().parent
     if names is not None and snapshots.name == "snapshots":
@@ -183,7 +182,7 @@ def unsafe_entries(folder: Path, names: Iterable[str] | None = None) -> Iterator
                 yield path, f"is a link that leads out of the folder, to {in_a_line(target)}"
             elif not os.path.isfile(path):
                 yield path, "is a link to what is no file"
-        elif os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        elif os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
             yield path, "is a pipe, a socket or a device, and no file"
 
 
@@ -196,17 +195,12 @@ def refuse_unsafe(folder: Path, names: Iterable[str] | None = None) -> None:
         )
 
 
-def state_bytes(questions: int, blocks: int, width: int, passes: int) -> float:
-    """Bytes of the states of all passes, clean ones included, in half precision."""
-    return float(questions * blocks * width * 2 * passes)
-
-
 def disk_bytes(questions: int, blocks: int, width: int, passes: int) -> float:
-    """Bytes of a run folder, estimated."""
+    """Bytes of a run folder, estimated; the states of all passes are in half precision."""
+    states = questions * blocks * width * 2 * passes
     pathways = questions * blocks * 2 * 40  # rows of pathways.parquet, in two modes
     samples = questions * 2000  # rows of samples.parquet and answers/
-    figures = 1.2e6  # report and tables included
-    return state_bytes(questions, blocks, width, passes) + pathways + samples + figures
+    return float(states + pathways + samples + 1.2e6)  # report, figures and tables
 
 
 def check_writable(folder: Path) -> None:

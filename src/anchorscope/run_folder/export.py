@@ -20,6 +20,7 @@ from anchorscope.run_folder.view import RunView, records
 
 Format = Literal["numpy", "hf", "probelab"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+_ROWS = 256  # of an exported dataset, in memory at a time
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,10 @@ class Material:
                 "answer": sample.answer.text,
                 "accepted": " | ".join(sample.question.answers),
                 "entity": sample.question.entity or "",
-                "label": int(sample.verdict == "wrong"),
             }
             for sample in self.samples
         ]
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows).assign(label=self.labels)
 
 
 def write(material: Material, to: Format, out: Path) -> list[str]:
@@ -155,24 +155,20 @@ def _write_hf(material: Material, out: Path) -> list[str]:
 def hf_rows(
     folder: str, passes: tuple[str, ...], datasets: tuple[str, ...]
 ) -> Iterator[dict[str, Any]]:
-    """The rows of the exported dataset, states read from memory-mapped files."""
+    """The rows of the exported dataset, some of them in memory at a time."""
     run = RunView.open(folder, collected_ok=True)
-    material = Material.select(run, passes=passes, datasets=datasets)
-    stored: dict[tuple[str, str], np.ndarray] = {}  # [layer, width] by pass and question
-    for name in passes:
-        for shard in shards_of(run.path, name):
-            if shard.ids:
-                stored |= {
-                    (name, id): state for id, state in zip(shard.ids, shard.states(), strict=True)
-                }
-    empty = np.full(material.shape[1:], np.nan, np.float32)
-    for row in records(material.table()):
-        columns = {
-            f"{name}_{layer}": state
-            for name in passes
-            for layer, state in enumerate(stored.get((name, row["id"]), empty), start=1)
-        }
-        yield {**row, **columns}
+    rows = records(Material.select(run, passes=passes, datasets=datasets).table())
+    for start in range(0, len(rows), _ROWS):
+        part = rows[start : start + _ROWS]
+        bank = StateBank(run.path, [row["id"] for row in part])
+        states = {name: bank.all_layers(name) for name in passes}
+        for number, row in enumerate(part):
+            columns = {
+                f"{name}_{layer}": state
+                for name, own in states.items()
+                for layer, state in enumerate(own[number], start=1)
+            }
+            yield {**row, **columns}
 
 
 def _write_probelab(material: Material, out: Path) -> list[str]:

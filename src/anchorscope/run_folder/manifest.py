@@ -2,9 +2,8 @@
 
 run.json holds the run's config and facts under a checksum of its own: it says how shards were cut
 and how questions were asked, and states are worth nothing without it. A marker,
-markers/<name>.json, holds name, size and SHA-256 of a file and is written after it. Probes, figures
-and the report are made from the other files and have none: the run.json of a finished run lists
-them as `derived`. The folders of robust/ are runs of their own, with markers of their own.
+markers/<name>.json, holds name, size and SHA-256 of a file and is written after it. The run.json of
+a finished run lists every marked file, so that a lost one is missed.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr, ValidationError
 
@@ -26,12 +25,10 @@ from anchorscope.run_folder.identity import versions
 
 RUN, OWNER, LOCK = "run.json", "owner.json", "owner.lock"
 MARKERS, STATES = "markers", "states"
-FORMAT = 3  # 2 listed its files beside run.json; 1 had no markers
+FORMAT = 3
 REMAKE = "the command that made the run makes it again"
 _CHECKSUM = "checksum"
-_DERIVED = ("probes/**/*", "figures/**/*", "tables/**/*", "robust/*/run.json", "report.html")
-# Kept beside the listing: by its own checksum, by nothing, or made by another command.
-_BESIDE = (RUN, OWNER, LOCK, "view.html")
+_UNLISTED = (RUN, OWNER, LOCK, "view.html")
 Entries = dict[str, Written]  # by name
 
 
@@ -54,19 +51,19 @@ def read_info(path: Path) -> dict[str, Any] | None:
             f"{file} is damaged ({error}). Put a backup of it in its place, or remove the folder, "
             "or choose another --out."
         ) from error
-    if info.get("format", 1) > FORMAT:
+    if info.get("format", FORMAT) != FORMAT:
         raise UserError(
-            f"{path} has the format {info['format']}, and this anchorscope reads up to {FORMAT}. "
-            "Install a newer one."
+            f"{path} has the format {info['format']}, and this anchorscope reads {FORMAT}. Install "
+            "the version that wrote it, or run its command into a new folder."
         )
     return info
 
 
 def _parse_info(file: Path) -> dict[str, Any]:
     info = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(info, dict) or not isinstance(info.get("format", 1), int):
+    if not isinstance(info, dict) or not isinstance(info.get("format", FORMAT), int):
         raise ValueError("it does not describe a run")
-    # Folders of earlier versions have no checksum, nor has a file whose reader took the line out.
+    # A reader who changed the file on purpose has taken the line out.
     checksum = info.pop(_CHECKSUM, None)
     if checksum is not None and checksum != _checksum(info):
         raise ValueError(
@@ -125,41 +122,23 @@ def check_info(info: Mapping[str, Any], file: Path) -> None:
         ) from error
 
 
-class Listing(NamedTuple):
-    """The files of a finished run: those that have a marker, and those made from them."""
-
-    files: Entries
-    derived: Entries
-
-    @property
-    def all(self) -> Entries:
-        return self.files | self.derived
-
-    def as_info(self) -> dict[str, dict[str, str]]:
-        """The listing for run.json: a line for each file."""
-        return {
-            part: {name: f"{w.bytes} {w.sha256}" for name, w in sorted(entries.items())}
-            for part, entries in self._asdict().items()
-        }
-
-
-def read_listing(path: Path, info: Mapping[str, Any] | None = None) -> Listing:
-    """The listing in run.json; empty where that is unfinished, unreadable or of an old format."""
+def read_listing(path: Path, info: Mapping[str, Any] | None = None) -> Entries:
+    """The files that run.json lists, by name; none where it is unfinished or cannot be read."""
     if info is None:
         info = {}
         with suppress(OSError, ValueError, RecursionError):
             info = _parse_info(path / RUN)
-    return Listing(_parse_entries(info.get("files")), _parse_entries(info.get("derived")))
-
-
-def _parse_entries(part: object) -> Entries:
-    """The entries of one part of the listing, without those that make no sense."""
-    entries = {}
-    for name, line in part.items() if isinstance(part, dict) else ():
+    entries, lines = {}, info.get("files")
+    for name, line in lines.items() if isinstance(lines, dict) else ():
         match, place = re.fullmatch(r"(\d{1,18}) (\w+)", str(line)), PurePosixPath(name)
         if match and not place.is_absolute() and ".." not in place.parts:
             entries[name] = Written(int(match[1]), match[2])
     return entries
+
+
+def listing_info(entries: Entries) -> dict[str, dict[str, str]]:
+    """The listing for run.json: a line for each file."""
+    return {"files": {name: f"{w.bytes} {w.sha256}" for name, w in sorted(entries.items())}}
 
 
 class _Marker(BaseModel, strict=True):
@@ -170,39 +149,27 @@ class _Marker(BaseModel, strict=True):
 
 def marker_text(name: str, written: Written) -> bytes:
     """The bytes of a file's marker."""
-    return json.dumps({"name": _split(name)[1], **written._asdict()}).encode()
+    return json.dumps({"name": name, **written._asdict()}).encode()
 
 
 def marker_name(name: str) -> str:
     """The name of a file's marker."""
-    folder, own = _split(name)
-    return f"{folder}{MARKERS}/{own}.json"
-
-
-def _split(name: str) -> tuple[str, str]:
-    """The folder of robust/ that a file is in, empty for all others, and its name inside that."""
-    parts = name.split("/")
-    depth = 2 if parts[0] == "robust" else 0
-    return "".join(f"{part}/" for part in parts[:depth]), "/".join(parts[depth:])
+    return f"{MARKERS}/{name}.json"
 
 
 def read_marker(path: Path, name: str) -> Written | None:
     """Size and checksum in a file's marker; None where it is missing, torn, or another file's."""
     with suppress(OSError, ValueError):
         marker = _Marker.model_validate_json((path / marker_name(name)).read_bytes())
-        if marker.name == _split(name)[1]:
+        if marker.name == name:
             return Written(marker.bytes, marker.sha256)
     return None
 
 
 def marked_names(path: Path) -> set[str]:
-    """The names of all files that have a marker, even a torn one, in robust/ too."""
-    names = set()
-    for folder in (path, *(path / "robust").glob("*")):
-        for file in (folder / MARKERS).rglob("*.json"):
-            own = file.relative_to(folder / MARKERS).as_posix().removesuffix(".json")
-            names.add((folder.relative_to(path) / own).as_posix())
-    return names
+    """The names of all files that have a marker, even a torn one."""
+    files = (path / MARKERS).rglob("*.json")
+    return {file.relative_to(path / MARKERS).as_posix().removesuffix(".json") for file in files}
 
 
 def read_markers(path: Path) -> Entries:
@@ -211,25 +178,18 @@ def read_markers(path: Path) -> Entries:
     return {name: written for name, written in markers.items() if written is not None}
 
 
-def derived_files(path: Path) -> Iterator[Path]:
-    """Every file made from the others: probes, figures, tables, the report."""
-    for pattern in _DERIVED:
-        files = (p for p in path.glob(pattern) if p.is_file() and not is_partial(p.name))
-        yield from sorted(files)
-
-
 def check_files(path: Path) -> Iterator[tuple[str, str]]:
     """The name of every file that a run must hold, and what is wrong with it ("" if nothing is).
 
     Every byte is read. The states may be gone as a whole: many remove them when a run is finished.
     """
-    listing, marked = read_listing(path), read_markers(path)
-    for name, written in sorted((listing.all | marked).items()):
+    listed, marked, named = read_listing(path), read_markers(path), marked_names(path)
+    for name, written in sorted((listed | marked).items()):
         if (path / STATES).is_dir() or not name.startswith(f"{STATES}/"):
             yield name, problem_with(path / name, written)
-    torn = marked_names(path) - marked.keys()
+    torn = named - marked.keys()
     yield from ((marker_name(name), "it is damaged") for name in sorted(torn))
-    lost = listing.files.keys() - marked.keys() - torn
+    lost = listed.keys() - named
     yield from ((marker_name(name), "it is missing") for name in sorted(lost))
 
 
@@ -250,7 +210,7 @@ def problem_with(file: Path, written: Written) -> str:
 
 def require_whole(path: Path, name: str) -> None:
     """Raise a UserError where a file is listed and is no longer what was written."""
-    written = read_marker(path, name) or read_listing(path).all.get(name)
+    written = read_marker(path, name) or read_listing(path).get(name)
     problem = written and problem_with(path / name, written)
     if problem:
         raise UserError(
@@ -294,31 +254,27 @@ def verify_run(path: Path) -> Iterator[Checked]:
     else:
         yield from _verify_info(info)
     problems = dict(check_files(path))
-    listed = {*read_listing(path).all, *problems}
-    if not (path / STATES).is_dir() and any(name.startswith(f"{STATES}/") for name in listed):
+    names = {*read_listing(path), *problems}
+    if not (path / STATES).is_dir() and any(name.startswith(f"{STATES}/") for name in names):
         yield Checked(name=STATES, note="removed after the run; nothing is computed from them")
     for name, wrong in problems.items():
         yield Checked(name=name, wrong=wrong, do=REMAKE if wrong else "")
-    finished, derived = bool(info and info.get("finished")), set(derived_files(path))
     for file in sorted(p for p in path.rglob("*") if p.is_file()):
         name = file.relative_to(path).as_posix()
-        expected = name in listed or name in _BESIDE or name.startswith("view-data/")
-        if expected or MARKERS in file.relative_to(path).parts:
+        if name in {*names, *_UNLISTED} or name.startswith((f"{MARKERS}/", "view-data/")):
             continue
         note = "not listed: another command or another version wrote it"
         if is_partial(file.name):
             note = "left by a killed writer; the next one removes it"
-        elif file in derived and not finished:
-            note = "not listed before the run is finished"
         yield Checked(name=name, note=note)
 
 
 def _verify_info(info: Mapping[str, Any] | None) -> Iterator[Checked]:
-    """Check the format, the versions, and whether the run is finished."""
+    """Check the versions, and whether the run is finished."""
     if info is None:
         yield Checked(name=RUN, wrong="it is missing", do="put a backup of it in its place")
         return
-    yield Checked(name=RUN, note=f"format {info.get('format', 1)} of {FORMAT}")
+    yield Checked(name=RUN, note=f"format {FORMAT}")
     noted, here = info.get("versions"), versions()
     other = [
         f"{name} {number} there, {here.get(name, 'none')} here"

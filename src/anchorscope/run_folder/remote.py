@@ -1,7 +1,8 @@
 """A run folder under a URL (s3://, gs://, memory://), worked on in a copy on this machine.
 
 Every finished file goes to the URL, its marker after it. At the start what is there is fetched. The
-copy is under the cache folder and may be removed between runs.
+copy is under the cache folder and may be removed between runs. An object store has no locks: its
+owner renews a claim.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import math
 import os
 import re
 import shutil
+import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from anchorscope.run_folder.manifest import LOCK, MARKERS, OWNER, RUN, STATES, m
 
 # A path that pathlib read has lost a slash; one letter is a drive of Windows.
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}([^/].*)")
-_NOT_COPIED = (OWNER, LOCK)
+_RENEWED, _EXPIRED = 10.0, 120.0  # seconds: a claim
 
 
 def cache_folder() -> Path:
@@ -73,7 +75,9 @@ class Remote:
         there = self.fetch()
         if RUN not in there:
             shutil.rmtree(self.local, ignore_errors=True)
-        for name in self._copied():
+        files = [file for file in self.local.rglob("*") if file.is_file()]
+        own = [f for f in files if f.name not in (OWNER, LOCK) and not is_partial(f.name)]
+        for name in sorted((f.relative_to(self.local).as_posix() for f in own), key=_is_marker):
             if name not in there:
                 self.send(name)
 
@@ -89,13 +93,12 @@ class Remote:
         wanted = [
             name
             for name, size in sizes.items()
-            if name not in _NOT_COPIED
+            if name not in (OWNER, LOCK)
             and (states or not name.removeprefix(f"{MARKERS}/").startswith(f"{STATES}/"))
             and not self._is_copied(name, size)
         ]
-        markers = [name for name in wanted if _is_marker(name)]
-        for names in ([name for name in wanted if not _is_marker(name)], markers):
-            if names:
+        for markers in (False, True):
+            if names := [name for name in wanted if _is_marker(name) == markers]:
                 with self._reached():
                     self._fs.get(names, [str(self.local / name) for name in names])
         return set(sizes)
@@ -105,44 +108,61 @@ class Remote:
         with self._reached():
             self._fs.put_file(str(self.local / name), name)
 
-    def send_rest(self) -> None:
-        """Put every file under the URL that has no marker: probes, figures, the report."""
-        for name in self._copied():
-            if not _is_marker(name) and not (self.local / marker_name(name)).is_file():
-                self.send(name)
-
-    def put(self, name: str, content: Mapping[str, Any]) -> None:
-        """Put a small JSON file under the URL, and not into the copy."""
-        with self._reached():
-            self._fs.pipe_file(name, json.dumps(content).encode())
-
-    def get(self, name: str) -> tuple[dict[str, Any], float]:
-        """The content of a small JSON file and its age in seconds; empty where there is none."""
-        with self._reached():
-            self._fs.invalidate_cache()
-            try:
-                content = json.loads(self._fs.cat_file(name))
-                age = time.time() - self._fs.modified(name).timestamp()
-                return content if isinstance(content, dict) else {}, age
-            except FileNotFoundError:
-                return {}, math.inf
-
     def remove(self, name: str) -> None:
         """Remove a file under the URL."""
         with self._reached():
             self._fs.rm_file(name)
+
+    @contextmanager
+    def claimed(
+        self, owner: dict[str, Any], busy: Callable[[str, dict[str, Any]], UserError]
+    ) -> Iterator[None]:
+        """Claim the URL until the block ends; a claim that is not renewed for long expires.
+
+        Raises what `busy` makes of the URL and another's claim.
+        """
+        claim, (other, age) = {**owner, "copy": str(self.local)}, self.claim()
+        # A claim made from this copy is a killed process's: its lock is ours by now.
+        ours = all(other.get(name) == claim[name] for name in ("host", "copy"))
+        if age < _EXPIRED and not ours:
+            raise busy(self.url, other)
+        self.put_claim(claim)
+        ended = threading.Event()
+
+        def renew() -> None:
+            while not ended.wait(_RENEWED):
+                with suppress(UserError):  # the next one may reach it
+                    self.put_claim(claim)
+
+        thread = threading.Thread(target=renew, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            self.remove(OWNER)
+
+    def put_claim(self, claim: dict[str, Any]) -> None:
+        """Write the claim under the URL, and not into the copy."""
+        with self._reached():
+            self._fs.pipe_file(OWNER, json.dumps(claim).encode())
+
+    def claim(self) -> tuple[dict[str, Any], float]:
+        """The claim under the URL and its age in seconds; empty where there is none."""
+        with self._reached():
+            self._fs.invalidate_cache()
+            try:
+                content = json.loads(self._fs.cat_file(OWNER))
+                return content, time.time() - self._fs.modified(OWNER).timestamp()
+            except FileNotFoundError:
+                return {}, math.inf
 
     def _is_copied(self, name: str, size: int) -> bool:
         """Whether the copy has a file already; one without a marker may have changed."""
         file = self.local / name
         fixed = _is_marker(name) or (self.local / marker_name(name)).is_file()
         return fixed and file.is_file() and file.stat().st_size == size
-
-    def _copied(self) -> list[str]:
-        """The files of the copy, markers last."""
-        files = [p for p in sorted(self.local.rglob("*")) if p.is_file()]
-        own = [p for p in files if p.name not in _NOT_COPIED and not is_partial(p.name)]
-        return sorted((p.relative_to(self.local).as_posix() for p in own), key=_is_marker)
 
     @contextmanager
     def _reached(self) -> Iterator[None]:

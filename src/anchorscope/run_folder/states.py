@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,34 +156,26 @@ def shards_of(path: Path, intervention: str) -> list[Shard]:
 
 def passes_in(path: Path) -> list[str]:
     """The passes whose states a run folder holds."""
-    folders = sorted((path / "states").glob("*"))
-    return [folder.name for folder in folders if any(folder.glob("*.safetensors"))]
-
-
-_WHOLE: set[tuple] = set()  # files that were found whole, with size and time
+    return sorted({file.parent.name for file in _state_files(path)})
 
 
 def require_whole_states(path: Path) -> None:
     """Raise a UserError where a file of a run's states is no longer what was written.
 
-    For readers who come long after the run was made. Done once a process, several files at a time:
-    a run may hold many gigabytes.
+    For readers who come long after the run was made; each file is read once in a process.
     """
-    files = sorted((path / "states").glob("*/*.safetensors"))
-    fresh = {(file.absolute(), *_facts(file)): file for file in files}
-    fresh = {key: file for key, file in fresh.items() if key not in _WHOLE}
-    names = [file.relative_to(path).as_posix() for file in fresh.values()]
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda name: require_whole(path, name), names))
-    _WHOLE.update(fresh)
+        list(pool.map(lambda file: _require_whole(path, file, *_facts(file)), _state_files(path)))
 
 
-class _Match(NamedTuple):
-    """Where the states of a shard go among the rows of a bank."""
+def _state_files(path: Path) -> list[Path]:
+    return sorted((path / "states").glob("*/*.safetensors"))
 
-    rows: _Rows  # of the bank
-    states: np.ndarray  # of the shard, mapped into memory
-    stored: _Rows  # of the shard
+
+@cache
+def _require_whole(path: Path, file: Path, *facts: int) -> None:
+    """Check a file, once for as long as it is the same."""
+    require_whole(path, file.relative_to(path).as_posix())
 
 
 class StateBank:
@@ -197,7 +189,8 @@ class StateBank:
     def __init__(self, path: Path, ids: Sequence[str]) -> None:
         self.path, self.ids = path, list(ids)
         self._other_name: dict[str, str] = {}
-        self._matches: dict[str, tuple[Shard, list[_Match]]] = {}  # by pass, with its first shard
+        # By pass: the shape of a state, and where the states of each shard go among the rows.
+        self._matches: dict[str, tuple[tuple[int, int], list[tuple[_Rows, np.ndarray, _Rows]]]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_matches": {}}
@@ -218,27 +211,27 @@ class StateBank:
 
     def layer(self, name: str, layer: int) -> np.ndarray:
         """The states [question, width] of one layer in the precision of the files."""
-        first, matches = self._matched(self._other_name.get(name, name))
+        (_, width), matches = self._matched(name)
         # A shard with a value beyond the range of halves is in single precision.
-        kinds = [match.states.dtype for match in matches] or [np.dtype(np.float16)]
-        states = np.full((len(self.ids), first.shape[2]), np.nan, np.result_type(*kinds))
-        for match in matches:
-            states[match.rows] = match.states[match.stored, layer - 1]
-        return states
+        kinds = [states.dtype for _, states, _ in matches] or [np.dtype(np.float16)]
+        out = np.full((len(self.ids), width), np.nan, np.result_type(*kinds))
+        for rows, states, stored in matches:
+            out[rows] = states[stored, layer - 1]
+        return out
 
     def all_layers(self, name: str, out: np.ndarray | None = None) -> np.ndarray:
         """The states [question, layer, width] in float32, or written into `out`."""
-        first, matches = self._matched(self._other_name.get(name, name))
+        shape, matches = self._matched(name)
         if out is None:
-            out = np.empty((len(self.ids), *first.shape[1:]), np.float32)
-        missing = np.ones(len(self.ids), bool)
-        for match in matches:
-            out[match.rows], missing[match.rows] = match.states[match.stored], False
-        out[missing] = np.nan
+            out = np.empty((len(self.ids), *shape), np.float32)
+        out[:] = np.nan
+        for rows, states, stored in matches:
+            out[rows] = states[stored]
         return out
 
-    def _matched(self, name: str) -> tuple[Shard, list[_Match]]:
-        """The first shard of a pass, and those that hold some of the questions, mapped."""
+    def _matched(self, name: str) -> tuple[tuple[int, int], list[tuple[_Rows, np.ndarray, _Rows]]]:
+        """The shape of a pass's states, and the shards that hold some of the questions, mapped."""
+        name = self._other_name.get(name, name)
         if name not in self._matches:
             shards, matches = shards_of(self.path, name), []
             place = {id: row for row, id in enumerate(self.ids)}
@@ -246,8 +239,8 @@ class StateBank:
                 pairs = [(place[id], row) for row, id in enumerate(shard.ids) if id in place]
                 if pairs:
                     rows, stored = (_as_slice(list(rows)) for rows in zip(*pairs, strict=True))
-                    matches.append(_Match(rows, shard.states(), stored))
-            self._matches[name] = shards[0], matches
+                    matches.append((rows, shard.states(), stored))
+            self._matches[name] = shards[0].shape[1:], matches
         return self._matches[name]
 
 

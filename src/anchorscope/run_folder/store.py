@@ -4,18 +4,15 @@ A file counts as written when its own marker, markers/<name>.json, is there: siz
 written last. So any number of processes may write files of one run. One of them owns the folder: it
 writes run.json, which lists every file when the run is finished. The operating system holds the
 owner's lock, on NFS too, and drops it when the process ends; `owner.json` says which process it is.
-An object store has no locks: there the owner renews a claim.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +36,10 @@ from anchorscope.run_folder.disk import (
 from anchorscope.run_folder.manifest import (
     FORMAT,
     LOCK,
-    MARKERS,
     OWNER,
     RUN,
-    Entries,
-    Listing,
-    derived_files,
     info_text,
+    listing_info,
     marked_names,
     marker_name,
     marker_text,
@@ -56,9 +50,6 @@ from anchorscope.run_folder.manifest import (
 )
 from anchorscope.run_folder.remote import Remote, remote_of
 
-_RENEWED, _EXPIRED = 10.0, 120.0  # seconds: a claim in an object store
-_FILES_AT_ONCE = 3  # a checksum and a copy to the disk keep a core busy each
-
 
 class Busy(UserError):
     """Another process owns the folder."""
@@ -68,19 +59,23 @@ class Store:
     """A run folder: write its files, and ask which of them are there.
 
     With `info`, the content of run.json as the owner sent it, it is a worker's: `save_info` then
-    changes this object alone.
+    changes this object alone. With a `prefix` it holds the files of a folder in the run folder,
+    whose markers are beside the run's own.
     """
 
     def __init__(
-        self, path: Path, *, info: dict[str, Any] | None = None, remote: Remote | None = None
+        self,
+        root: Path,
+        *,
+        info: dict[str, Any] | None = None,
+        remote: Remote | None = None,
+        prefix: str = "",
     ) -> None:
-        self.path, self.remote = path, remote
+        self.root, self.path, self.prefix, self.remote = root, root / prefix, prefix, remote
         self._info = info
         self._made: list[Path] = []  # folders that this process made for the run
         self._seen: dict[str, tuple[int, int]] = {}  # size and time of files found whole
-        self._listed = read_listing(path, info).all
-        # A derived file that is not written from here on keeps its listed checksum.
-        self._before = {file: _stamp(file) for file in derived_files(path)}
+        self._listed = read_listing(root, info)
 
     @classmethod
     def open(cls, path: str | Path, identity: dict[str, Any]) -> Store:
@@ -101,13 +96,7 @@ class Store:
                     made = missing
                     if remote is not None:
                         remote.send(RUN)
-        info = read_info(path) or {}
-        _refuse_other(path, info.get("identity", {}), identity)
-        if info.get("format", 1) < FORMAT:
-            raise UserError(
-                f"{path} was begun by an earlier version, which cut the flow from other tokens "
-                "of a question. It is read as it is, and not continued: choose another --out."
-            )
+        _refuse_other(path, (read_info(path) or {}).get("identity", {}), identity)
         sync_folders(path)
         store = cls(path, remote=remote)
         store._made = made
@@ -119,14 +108,15 @@ class Store:
 
         With `withdraw`, a run that was begun here and fails before it has a file leaves no folder.
         """
+        claim = nullcontext() if self.remote is None else self.remote.claimed(_owner(), _busy)
         try:
-            with _lock(self.path), _claim(self.remote):
-                remove_partials(self.path)
+            with _lock(self.root), claim:
+                remove_partials(self.root)
                 try:
                     yield
                 except BaseException:
-                    if withdraw and self._made and not marked_names(self.path):
-                        self.file(RUN).unlink(missing_ok=True)
+                    if withdraw and self._made and not marked_names(self.root):
+                        (self.root / RUN).unlink(missing_ok=True)
                         if self.remote is not None:
                             with suppress(UserError):
                                 self.remote.remove(RUN)
@@ -136,9 +126,22 @@ class Store:
                 with suppress(OSError):  # it holds something, as after every run that went well
                     folder.rmdir()
 
+    def inside(self, folder: str) -> Store:
+        """The files of a folder in the run folder; a worker's where this one is."""
+        prefix = f"{folder.rstrip('/')}/"
+        return Store(self.root, info=self._info, remote=self.remote, prefix=prefix)
+
+    def borrowed(self) -> Store:
+        """The same folder for a process that does not own it, with run.json as it is now."""
+        return Store(self.root, info=self.info, remote=self.remote, prefix=self.prefix)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        place = str(self.root.absolute()) if self.remote is None else self.remote.url
+        return _borrowed_at, (place, self.info, self.prefix)
+
     @property
     def info(self) -> dict[str, Any]:
-        return dict(self._info) if self._info is not None else read_info(self.path) or {}
+        return dict(self._info) if self._info is not None else read_info(self.root) or {}
 
     def save_info(self, changes: dict[str, Any]) -> None:
         """Merge `changes` into run.json; that of a finished run lists its files."""
@@ -146,31 +149,33 @@ class Store:
             self._info |= changes
             return
         if changes.get("finished"):
-            self.send_rest()
-            changes = {**changes, "format": FORMAT, **self._listing().as_info()}
+            changes = {**changes, **listing_info(self._marked())}
         self._put(RUN, info_text({**self.info, **changes}))
 
     def write(self, name: str, save: Save) -> None:
         """Save one file for good: `save` writes it to the binary file it is given."""
-        with disk_errors(self.path):
+        with disk_errors(self.root):
             written = save_atomic(self.file(name), save)
         self._mark(name, written)
-        self._listed[name] = written
-        self._seen[name] = _stamp(self.file(name))
 
     def create(self, name: str, data: bytes) -> None:
         """Save a file unless it is there: the first of several writers wins."""
-        with disk_errors(self.path):
+        with disk_errors(self.root):
             written = create_atomic(self.file(name), data)
         if written is not None:
             self._mark(name, written)
 
+    def add(self, *names: str) -> None:
+        """Mark files, or all files of folders, that were written by other means."""
+        for name in names:
+            place = self.file(name)
+            for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
+                if file.is_file() and not is_partial(file.name):
+                    self._mark(file.relative_to(self.path).as_posix(), describe(file))
+
     def has(self, name: str) -> bool:
         """Whether the file is marked, there, and unchanged since it was written."""
-        marker = read_marker(self.path, name)
-        if marker is not None:
-            self._listed[name] = marker
-        entry = self._listed.get(name)
+        entry = read_marker(self.root, self.prefix + name) or self._listed.get(self.prefix + name)
         if entry is None or not self.file(name).is_file():
             return False
         stamp = _stamp(self.file(name))
@@ -189,14 +194,6 @@ class Store:
             with suppress(Busy), self.owned():
                 self.save_info({"finished": True})
 
-    def borrowed(self) -> Store:
-        """The same folder for a process that does not own it, with run.json as it is now."""
-        return Store(self.path, info=self.info, remote=self.remote)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        place = str(self.path.absolute()) if self.remote is None else self.remote.url
-        return _borrowed_at, (place, self.info)
-
     def file(self, name: str) -> Path:
         return self.path / name
 
@@ -205,43 +202,35 @@ class Store:
         if self.remote is not None:
             self.remote.fetch()
 
-    def send_rest(self) -> None:
-        """Send files without a marker to the run's URL, where it has one."""
-        if self.remote is not None:
-            self.remote.send_rest()
-
     def _mark(self, name: str, written: Written) -> None:
+        """Write the marker of a file that is there; `name` is inside `path`."""
+        self._listed[self.prefix + name], self._seen[name] = written, _stamp(self.file(name))
         if self.remote is not None:
-            self.remote.send(name)
-        self._put(f"{MARKERS}/{name}.json", marker_text(name, written))
+            self.remote.send(self.prefix + name)
+        self._put(marker_name(self.prefix + name), marker_text(self.prefix + name, written))
 
     def _put(self, name: str, text: bytes) -> None:
         """Write a file that has no marker: markers and run.json."""
-        with disk_errors(self.path):
-            save_atomic(self.file(name), lambda file: file.write(text))
+        with disk_errors(self.root):
+            save_atomic(self.root / name, lambda file: file.write(text))
         if self.remote is not None:
             self.remote.send(name)
 
-    def _listing(self) -> Listing:
-        """Every file that is done, by any process; a marker that was lost is written again."""
-        before, marked = read_listing(self.path), read_markers(self.path)
-        files = {n: entry for n, entry in before.files.items() if self.file(n).is_file()} | marked
-        for name in sorted(files.keys() - marked.keys()):
-            self._put(marker_name(name), marker_text(name, files[name]))
-        # What has a marker by now and is not among the files has a torn one: it is not done.
-        derived: Entries = {}
-        for file in derived_files(self.path):
-            name = file.relative_to(self.path).as_posix()
-            if name not in files and not self.file(marker_name(name)).exists():
-                kept = self._before.get(file) == _stamp(file) and name in before.derived
-                derived[name] = before.derived[name] if kept else describe(file)
-        return Listing(files, derived)
+    def _marked(self) -> dict[str, Written]:
+        """Every file that is done, by any process; the marker of a listed one is written again."""
+        listed, marked = read_listing(self.root), read_markers(self.root)
+        for name in sorted(listed.keys() - marked.keys()):
+            if (self.root / name).is_file():
+                self._put(marker_name(name), marker_text(name, listed[name]))
+                marked[name] = listed[name]
+        return marked
 
 
-def _borrowed_at(place: str, info: dict[str, Any]) -> Store:
+def _borrowed_at(place: str, info: dict[str, Any], prefix: str) -> Store:
     """The folder in a process that another one has sent it to."""
     remote = remote_of(place)
-    return Store(Path(place) if remote is None else remote.local, info=info, remote=remote)
+    root = Path(place) if remote is None else remote.local
+    return Store(root, info=info, remote=remote, prefix=prefix)
 
 
 def _stamp(file: Path) -> tuple[int, int]:
@@ -292,35 +281,6 @@ def _lock(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-@contextmanager
-def _claim(remote: Remote | None) -> Iterator[None]:
-    """Claim a run's URL until the block ends; a claim that is not renewed for long expires."""
-    if remote is None:
-        yield
-        return
-    claim, (other, age) = {**_owner(), "copy": str(remote.local)}, remote.get(OWNER)
-    # A claim made from this copy is a killed process's: its lock is ours by now.
-    ours = all(other.get(name) == claim[name] for name in ("host", "copy"))
-    if age < _EXPIRED and not ours:
-        raise _busy(remote.url, other)
-    remote.put(OWNER, claim)
-    ended = threading.Event()
-
-    def renew() -> None:
-        while not ended.wait(_RENEWED):
-            with suppress(UserError):  # the next one may reach it
-                remote.put(OWNER, claim)
-
-    thread = threading.Thread(target=renew, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        remote.remove(OWNER)
-
-
 def _owner() -> dict[str, Any]:
     return {"process": os.getpid(), "host": machine(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
 
@@ -339,44 +299,3 @@ def _busy(place: str, owner: Mapping[str, Any]) -> Busy:
         f"{place} is being written by process {process} on {host}, since {since}. Wait until it is "
         "done, or stop it; the same command then continues."
     )
-
-
-class Writer:
-    """Write files in background threads: groups in order, the files of a group at the same time.
-
-    An error is raised at the next `wait`.
-    """
-
-    def __init__(self) -> None:
-        self._groups = ThreadPoolExecutor(1, "writer")
-        self._files = ThreadPoolExecutor(_FILES_AT_ONCE, "files")
-        self._waiting: list[Future[object]] = []
-        self._failed = False
-
-    def submit(self, *tasks: Callable[[], object]) -> None:
-        """Queue tasks that may run at the same time, after all that were queued before."""
-        self._waiting.append(self._groups.submit(self._run, tasks))
-
-    def wait(self) -> None:
-        """Wait until everything is done; raise the first error."""
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            future.result()
-
-    def close(self) -> None:
-        """Wait for everything, and end the threads."""
-        try:
-            self.wait()
-        finally:
-            self._groups.shutdown(cancel_futures=True)
-            self._files.shutdown()
-
-    def _run(self, tasks: Sequence[Callable[[], object]]) -> None:
-        """Run a group unless an earlier one failed: a later file may vouch for earlier ones."""
-        if self._failed:
-            return
-        futures = [self._files.submit(task) for task in tasks]
-        wait(futures)
-        self._failed = any(future.exception() for future in futures)
-        for future in futures:
-            future.result()

@@ -27,9 +27,6 @@ from anchorscope.run_folder.remote import local_folder
 from anchorscope.run_folder.samples import from_frame
 from anchorscope.run_folder.table_columns import Columns
 
-# What pandas and pyarrow raise for bytes that are no table: ParserError, ArrowInvalid and
-# UnicodeDecodeError are ValueErrors.
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError)
 _SAMPLE_KINDS: dict[str, pa.DataType] = {
     **dict.fromkeys(table_columns.SAMPLES_TEXT, pa.string()),
     **dict.fromkeys(table_columns.SAMPLES_NUMBERS, pa.float64()),
@@ -275,15 +272,13 @@ def _read_csv(run: RunView, name: str, columns: Columns) -> pd.DataFrame:
             na_values=cast(Any, {str(name): ["", "nan", "NaN"] for name in numbers}),
         )
 
-    table = _read(run.path, name, columns, read)
-    _check(table, run.path / name, run)
-    return table
+    return _checked(_read(run.path, name, columns, read), run, run.path / name)
 
 
 def _read_parquet(run: RunView, name: str, columns: Columns) -> pd.DataFrame:
     """The table of a parquet file."""
     table = _read(run.path, name, columns, pd.read_parquet)
-    _check(cast(pd.DataFrame, table[list(columns)]), run.path / name, run)
+    _checked(cast(pd.DataFrame, table[list(columns)]), run, run.path / name)
     return table
 
 
@@ -321,7 +316,8 @@ def _read(
     require_whole(folder, name)
     try:
         table = read(file)
-    except _UNREADABLE as error:
+    # For bytes that are no table: ParserError, ArrowInvalid, UnicodeDecodeError are ValueErrors.
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"'{file}' cannot be read ({in_a_line(error)}). Run its command again to have it made."
         ) from error
@@ -334,8 +330,8 @@ def _read(
     return table
 
 
-def _check(table: pd.DataFrame, file: Path, run: RunView) -> None:
-    """Raise a UserError where a table does not fit its schema and run.json."""
+def _checked(table: pd.DataFrame, run: RunView, file: Path) -> pd.DataFrame:
+    """The table; a UserError where it does not fit its schema and run.json."""
     for column in table.columns:
         text, cells = column in table_columns.TEXT, table[column]
         kind = pd.api.types.infer_dtype(cells, skipna=True)
@@ -344,26 +340,18 @@ def _check(table: pd.DataFrame, file: Path, run: RunView) -> None:
             raise _senseless(file, f"its column {column} is not {'text' if text else 'numbers'}")
     if "dataset" in table and "claim" not in table:
         _require_among(table, file, "dataset", run.datasets)
-    key = table_columns.KEYS.get(file.stem)
-    if key is None:
-        return
-    _require_layers(set(table["layer"].tolist()), file, run)
-    for band in table["layers"].tolist() if "layers" in table else ():
-        words = band.split()  # '7 8 9'
-        if not words or not all(word.isdecimal() and len(word) < 10 for word in words):
-            raise _senseless(file, f"its layers '{in_a_line(band, 60)}' are no numbers")
-        _require_layers([int(word) for word in words], file, run)
-    _require_once(table, file, key)
-    for column, accepted in table_columns.WORDS.items():
-        if column in table:
-            _require_among(table, file, column, accepted)
-
-
-def _require_layers(layers: Collection[float], file: Path, run: RunView) -> None:
-    most = run.model.get("blocks") or float("inf")
-    odd = [layer for layer in layers if not (1 <= layer <= most and layer % 1 == 0)]
-    if odd:
-        raise _senseless(file, f"it has a layer {odd[0]}")
+    if key := table_columns.KEYS.get(file.stem):
+        _require_once(table, file, key)
+        most = run.model.get("blocks") or float("inf")
+        bands = [word for band in table.get("layers", ()) for word in band.split() or [""]]
+        layers = [float(word) if word.isdecimal() else 0.0 for word in bands]  # of '7 8 9'
+        for layer in [*table["layer"].unique(), *layers]:
+            if not (1 <= layer <= most and layer % 1 == 0):
+                raise _senseless(file, f"it has a layer {layer}")
+        for column, accepted in table_columns.WORDS.items():
+            if column in table:
+                _require_among(table, file, column, accepted)
+    return table
 
 
 def _require_once(table: pd.DataFrame, file: Path, key: Sequence[str]) -> None:
@@ -383,12 +371,9 @@ def _require_among(
     """Raise a UserError where a column holds anything but the accepted values."""
     found = table.loc[~table[column].isin(list(accepted)), column]
     if len(found):
-        some = [str(value) for value in list(accepted)[:6]]
-        more = ", ..." if len(accepted) > len(some) else ""
+        shown = ", ".join(map(str, list(accepted)[:6]))
         value = in_a_line(found.iloc[0], 60)
-        raise _senseless(
-            file, f"its {column} '{value}' is none of those of the run ({', '.join(some)}{more})"
-        )
+        raise _senseless(file, f"its {column} '{value}' is none of those of the run ({shown})")
 
 
 def _senseless(file: Path, why: str) -> UserError:

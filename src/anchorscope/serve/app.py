@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from anchorscope.detect.deployed.located import Scored
+from anchorscope.detect.scored import Scored
 from anchorscope.serve.metrics import Metrics
 from anchorscope.serve.protocol import (
     ChatRequest,

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from anchorscope.detect.deployed.located import Outcome, Scored
+from anchorscope.detect.scored import Outcome, Scored
 
 PATHS = (
     *("/v1/chat/completions", "/v1/completions", "/v1/score", "/v1/models"),

@@ -17,9 +17,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from anchorscope.detect.deployed.exchanges import Exchange
-from anchorscope.detect.deployed.located import Scored
-from anchorscope.detect.rows.files import plain
+from anchorscope.detect.prompts import Exchange
+from anchorscope.detect.rows import plain
+from anchorscope.detect.scored import Scored
 from anchorscope.web.guard import ApiError
 
 MOST = 16  # answers to one prompt

@@ -14,12 +14,10 @@ import numpy as np
 import torch
 
 from anchorscope.answers.generate import Answerer
-from anchorscope.detect.deployed.bind import Bound, check_made_for
-from anchorscope.detect.deployed.detector import Detector
-from anchorscope.detect.deployed.exchanges import Exchange, common_prefix, task_of
-from anchorscope.detect.deployed.located import Scored, on_host
-from anchorscope.detect.deployed.read_answers import Task, read_answers
-from anchorscope.detect.deployed.running import RunningScore
+from anchorscope.detect.detector import Detector, RunningScore
+from anchorscope.detect.prompts import Bound, Exchange, check_made_for, common_prefix, task_of
+from anchorscope.detect.read_answers import Task, on_host, read_answers
+from anchorscope.detect.scored import Scored
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import OnToken, Prefix, Sampling, Step
 from anchorscope.engine.lease import Lease

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from anchorscope.detect.deployed.exchanges import Exchange
+from anchorscope.detect.prompts import Exchange
 from anchorscope.errors import UserError
 from anchorscope.serve.metrics import Metrics
 from anchorscope.serve.protocol import Ask

@@ -56,7 +56,7 @@ def find_spans(
     generate: Generate | None = None,
     nlp: Language | None = None,
 ) -> list[QuestionSpans]:
-    """What the finder marks in each question, in the order of the questions.
+    """Find the exact question spans of each question with the chosen finder.
 
     `auto` takes the dataset's subjects where it has them, else the rules, else the whole
     question. Every finder looks for the subject; the words that name the asked-about property
@@ -66,7 +66,7 @@ def find_spans(
     if finder not in get_args(Finder):
         raise unknown("finder of exact question tokens", finder, get_args(Finder))
     if finder == "auto":
-        return [_auto(question) for question in questions]
+        return [_first_found(question) for question in questions]
     if finder == "model":
         if generate is None:
             raise UserError(
@@ -85,29 +85,27 @@ def find_spans(
 
 
 def _with_property(question: Question, finder: str, subject: tuple[Span, ...]) -> QuestionSpans:
-    """The subject's spans and the property's; nothing where no subject was found."""
+    """Add the property's spans to the subject's; nothing if no subject was found."""
     more = property_spans(question.text, subject) if subject else ()
     spans = tuple(sorted([*subject, *more]))
     return QuestionSpans(id=question.id, finder=finder, spans=spans, property_spans=more)
 
 
 def given_spans(question: Question) -> tuple[Span, ...]:
-    """Every occurrence of each of the question's subjects."""
+    """Find every occurrence of the question's own subjects."""
     spans: list[Span] = []
     for subject in question.subjects:
-        spans += occurrences(question.text, subject) or _anywhere(question.text, subject)
+        found = occurrences(question.text, subject)
+        if not found and subject.strip() and subject in question.text:  # inside a longer word
+            at = question.text.index(subject)
+            found = (Span(at, at + len(subject)),)
+        spans += found
     return merged(spans)
 
 
 def all_spans(question: Question) -> tuple[Span, ...]:
-    """The whole question without white space and punctuation at its ends."""
+    """Mark the whole question, without white space and punctuation at its ends."""
     return merged([trimmed(question.text, Span(0, len(question.text)))])
-
-
-def _anywhere(text: str, subject: str) -> list[Span]:
-    """The subject inside longer words, for subjects that are not on word borders."""
-    at = text.find(subject) if subject.strip() else -1
-    return [Span(at, at + len(subject))] if at >= 0 else []
 
 
 _TEXT_FINDERS: dict[str, Callable[[Question], tuple[Span, ...]]] = {
@@ -117,7 +115,7 @@ _TEXT_FINDERS: dict[str, Callable[[Question], tuple[Span, ...]]] = {
 }
 
 
-def _auto(question: Question) -> QuestionSpans:
+def _first_found(question: Question) -> QuestionSpans:
     for finder, find in _TEXT_FINDERS.items():
         if spans := find(question):
             return _with_property(question, finder, spans)
@@ -127,7 +125,7 @@ def _auto(question: Question) -> QuestionSpans:
 def agreement(
     questions: Sequence[Question], found_by_finder: Mapping[str, SpansById]
 ) -> pd.DataFrame:
-    """One row per dataset and pair of finders, over the questions in which both marked something.
+    """Tabulate how far each pair of finders agrees on each dataset.
 
     jaccard: mean over questions of shared / all marked characters; identical: the share of
     questions marked alike. Both are NaN where no question has both.
@@ -136,16 +134,13 @@ def agreement(
     for dataset in dict.fromkeys(question.dataset for question in questions):
         ids = [question.id for question in questions if question.dataset == dataset]
         for a, b in combinations(found_by_finder, 2):
-            scores = _scores(ids, found_by_finder[a], found_by_finder[b])
+            both = [(found_by_finder[a].get(id), found_by_finder[b].get(id)) for id in ids]
+            scores = [overlap(one, other) for one, other in both if one and other]
             n = len(scores)
             jaccard = float(np.mean(scores)) if n else np.nan
             identical = float(np.mean([s == 1 for s in scores])) if n else np.nan
             rows.append((dataset, a, b, n, jaccard, identical))
     return pd.DataFrame(rows, columns=list(table_columns.SPANS))
-
-
-def _scores(ids: Sequence[str], a: SpansById, b: SpansById) -> list[float]:
-    return [overlap(a[i], b[i]) for i in ids if a.get(i) and b.get(i)]
 
 
 # --- The finder `model` ---
@@ -161,14 +156,14 @@ EXAMPLES = (
 
 
 def model_prompt(question: str) -> str:
-    """The few-shot text after which the model writes the words the question is about."""
+    """Make the few-shot prompt that asks a model for the words a question is about."""
     head = "Copy from each question the words that name what it asks about, separated by ';'.\n\n"
     shots = "".join(f"Question: {text}\nWords: {words}\n\n" for text, words in EXAMPLES)
     return f"{head}{shots}Question: {' '.join(question.split())}\nWords:"
 
 
 def model_spans(questions: Sequence[Question], generate: Generate) -> list[tuple[Span, ...]]:
-    """The spans each question's own reply names; an empty tuple where it names none."""
+    """Find the spans that the model's reply names in each question."""
     replies = generate([model_prompt(question.text) for question in questions])
     if len(replies) != len(questions):
         raise UserError(
@@ -179,7 +174,7 @@ def model_spans(questions: Sequence[Question], generate: Generate) -> list[tuple
 
 
 def read_reply(text: str, reply: str) -> tuple[Span, ...]:
-    """Every occurrence in the question of the pieces of the reply's first line."""
+    """Find the pieces of the reply's first line in the question."""
     line = next(iter(reply.strip().splitlines()), "")
     spans: list[Span] = []
     for piece in dict.fromkeys(line.split(";")):
@@ -203,14 +198,14 @@ PIPELINE = "en_core_web_sm"
 def spacy_spans(
     questions: Sequence[Question], *, nlp: Language | None = None
 ) -> list[tuple[Span, ...]]:
-    """The entities and noun chunks of each question, without the small words they start with."""
+    """Find each question's entities and noun chunks with spaCy, without leading stop words."""
     pipeline = nlp or load_pipeline()
     docs = pipeline.pipe(question.text for question in questions)
     return [merged(_entities_and_chunks(doc)) for doc in docs]
 
 
 def load_pipeline(name: str = PIPELINE) -> Language:
-    """The spaCy pipeline of that name, or the line that installs what is missing."""
+    """Load a spaCy pipeline; a UserError names the command that installs it."""
     try:
         import spacy
     except ImportError:
@@ -246,7 +241,7 @@ _ARTICLE = re.compile(r"(?:the|an?)\s+(?=\S)")
 
 
 def entity_of(question: Question, spans: QuestionSpans) -> str:
-    """The entity that folds keep together and bootstraps draw as one.
+    """Name the entity of a question: folds keep it together, bootstraps draw it as one.
 
     The dataset's own where it names one. Else the subject's longest span without case, white space
     and a leading article: it depends on this question alone, so questions added later move no fold.
@@ -255,11 +250,8 @@ def entity_of(question: Question, spans: QuestionSpans) -> str:
     if question.entity and question.entity != normalised(question.text):
         return question.entity
     marked = find_spans([question], finder="auto")[0] if spans.finder == "all" else spans
-    return _longest_name(question.text, marked.subject_spans) or normalised(question.text)
-
-
-def _longest_name(text: str, spans: Sequence[Span]) -> str:
-    if not spans:
-        return ""
-    span = longest(spans)
-    return _ARTICLE.sub("", normalised(text[span.start : span.stop]), count=1)
+    if not marked.subject_spans:
+        return normalised(question.text)
+    start, stop = longest(marked.subject_spans)
+    name = _ARTICLE.sub("", normalised(question.text[start:stop]), count=1)
+    return name or normalised(question.text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -21,17 +21,6 @@ _TRUST = "trust_remote_code"  # for a person to say, never for a file
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
-    """The size of a model, as far as the cost of a run depends on it."""
-
-    blocks: int
-    width: int
-    block_weights: int  # of all blocks: each token goes through them
-    head_weights: int  # only where a token is chosen
-    weights: int  # all of them, tied ones once
-
-
-@dataclass(frozen=True, kw_only=True)
 class StudyModel:
     """One model of a study: where it comes from, its panel, and options of its own."""
 
@@ -39,9 +28,6 @@ class StudyModel:
     model: str  # as `anchorscope run --model` takes it
     panel: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    # Makes the model when its turn comes, as `load_model` takes it; `model` is then a name only.
-    make: Callable[[], Any] | None = None
-    size: Size | None = None  # of a model that `make` makes, for the plan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,9 @@
 """Plan a study: what is wrong with it, and what each run costs in tokens, FLOPs, bytes and hours.
 
-Nothing of the weights is read or downloaded: sizes come from the models' configs. A run needs at
-least two operations for each weight of the blocks and each token, and the head where a token is
-chosen. Hours are given only for a run that has begun, at the speed it was measured to read with.
+Nothing of the weights is read or downloaded: sizes come from the models' configs, tokens from the
+characters of the questions. A run needs at least two operations for each weight of the blocks and
+each token, and the head where a token is chosen. Hours are given only for a run that has begun, at
+the speed of the shards that it has read.
 """
 
 from __future__ import annotations
@@ -12,19 +13,17 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import psutil
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from anchorscope.config import Config
-from anchorscope.engine.interventions import Intervention
+from anchorscope.engine.interventions import Intervention, window_of
 from anchorscope.engine.passes import (
     ANSWER_ONLY,
     CAUGHT,
-    CONTENT,
-    KNOCKOUT,
     NEUTRAL,
     QUESTION,
     RETEST,
@@ -38,34 +37,32 @@ from anchorscope.models.load import unreadable
 from anchorscope.models.locate import config_source
 from anchorscope.models.parts import find_parts
 from anchorscope.pipeline.request import question_sets, resolve
-from anchorscope.pipeline.study.file import Size, Study, StudyModel
+from anchorscope.pipeline.study.file import Study, StudyModel
 from anchorscope.records import QuestionSet
 from anchorscope.run_folder.disk import disk_bytes, nearest_existing
 from anchorscope.run_folder.manifest import read_info
 
 GB = 1e9
 Result = TypeVar("Result")
-CHARACTERS = 4.2  # of English questions to a token, where no tokenizer is at hand
-COUNTED = 400  # questions that are tokenised; the others are taken to be as long
+CHARACTERS = 4.2  # of English questions to a token
 ANSWER = 3.3  # tokens of a short answer, on average over five question sets
 # Tokens of a pass: a share of question + answer, and tokens beside the answer.
 _LENGTHS = {
-    KNOCKOUT.name: (0.65, 0), NEUTRAL.name: (0.81, 0), CONTENT.name: (0.65, 0),
-    QUESTION.name: (0, 3), ANSWER_ONLY.name: (0, 1), RETEST.name: (0, 1),
+    NEUTRAL.name: (0.81, 0), QUESTION.name: (0, 3), ANSWER_ONLY.name: (0, 1), RETEST.name: (0, 1),
     RETEST_KNOCKOUT.name: (1.65, 0),  # and the question itself, behind the other prompt
 }  # fmt: skip
+_LENGTH = (0.65, 0)  # of all others: they begin in the middle of the question
 COLUMNS = ("model", "questions", "passes", "tokens", "FLOPs", "weights", "disk", "hours")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SetTokens:
-    """Tokens of one question set as plain text; a chat template adds a few to each turn."""
+class Size(NamedTuple):
+    """The size of a model, as far as the cost of a run depends on it."""
 
-    dataset: str
-    questions: int
-    prefix: int  # the worked examples in front of every question
-    question: float  # of a question's own turn, on average
-    counted: bool  # by the model's tokenizer
+    blocks: int
+    width: int
+    block_weights: int  # of all blocks: each token goes through them
+    head_weights: int  # only where a token is chosen
+    weights: int  # all of them, tied ones once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +83,8 @@ class PlannedRun:
 
     model: StudyModel
     config: Config
-    sets: Sequence[SetTokens]
-    cost: Cost | None  # None: the model's size is not known, as of one that Python makes
+    sets: Sequence[QuestionSet]
+    cost: Cost
     hours: float | None  # of reading that is left, at measured speed; None: nothing is measured
     finished: bool
 
@@ -157,46 +154,43 @@ def _question_sets(study: Study, problems: list[str]) -> list[QuestionSet]:
 
 
 def _plan_run(
-    study: Study,
-    model: StudyModel,
-    sets: Sequence[QuestionSet],
-    out: Path,
-    problems: list[str],
+    study: Study, model: StudyModel, sets: Sequence[QuestionSet], out: Path, problems: list[str]
 ) -> PlannedRun | None:
+    """One run of the plan; None where its options or its model's config cannot be read."""
     config = _try(lambda: study.config(model), model.name, problems)
-    if config is None:
+    size = config and _try(lambda: model_size(config), model.name, problems)
+    if config is None or size is None:
         return None
-    size, tokenizer = model.size, None
-    if model.make is None:
-        size = _try(lambda: model_size(config), model.name, problems)
-        tokenizer = _tokenizer(config) if size else None
-    tokens = [count_tokens(questions, tokenizer, config.shots) for questions in sets]
     if config.verdicts and len(sets) == len(study.data):
         _try(lambda: resolve(None, list(sets), config), model.name, problems)
-    cost = None if size is None else estimate(config, tokens, size)
     folder = out / model.name
     info = _try(lambda: read_info(folder), model.name, problems) if folder.is_dir() else None
     finished = bool(info and info.get("finished"))
-    read = (info or {}).get("stages", {}).get("answers and states", {})
-    hours = None
-    if cost is not None and read.get("tokens") and not finished:
-        left = max(0.0, cost.tokens - read["tokens"])
-        hours = left * read["seconds"] / read["tokens"] / 3600
     return PlannedRun(
         model=model,
         config=config,
-        sets=tokens,
-        cost=cost,
-        hours=hours,
+        sets=sets,
+        cost=estimate(config, sets, size),
+        hours=None if finished or info is None else _hours_left(folder, info, sets),
         finished=finished,
     )
+
+
+def _hours_left(folder: Path, info: dict[str, Any], sets: Sequence[QuestionSet]) -> float | None:
+    """Hours of reading that are left of a run that has begun; None before its first shard."""
+    spent = info.get("stages", {}).get("answers and states", {}).get("seconds")
+    read = len(list((folder / "answers").glob("*.parquet")))
+    if not spent or not read or "shard" not in info:
+        return None
+    shards = sum(-(-len(questions) // info["shard"]) for questions in sets)
+    return max(0, shards - read) * spent / read / 3600
 
 
 def _lacking(runs: Sequence[PlannedRun], out: Path, *, drop_states: bool) -> list[str]:
     """What this machine has not enough of, each in a sentence."""
     problems: list[str] = []
-    left = [(run, run.cost) for run in runs if run.cost and not run.finished]
-    needed = [cost.disk for _, cost in left]
+    left = [run for run in runs if not run.finished]
+    needed = [run.cost.disk for run in left]
     disk = max(needed, default=0.0) if drop_states else sum(needed)
     place = nearest_existing(out)
     free = shutil.disk_usage(place).free
@@ -211,16 +205,13 @@ def _lacking(runs: Sequence[PlannedRun], out: Path, *, drop_states: bool) -> lis
     memory = float(psutil.virtual_memory().total)
     if torch.cuda.is_available():
         memory = float(torch.cuda.get_device_properties(0).total_memory)
-    for run, cost in left:
-        if cost.weights > memory and run.config.device != "balanced":
+    for run in left:
+        if run.cost.weights > memory and run.config.device != "balanced":
             problems.append(
-                f"{run.model.name}: its weights take {cost.weights / GB:.1f} GB, and one "
+                f"{run.model.name}: its weights take {run.cost.weights / GB:.1f} GB, and one "
                 f'device has {memory / GB:.0f} GB. Add device = "balanced", or leave it out.'
             )
     return problems
-
-
-# --- The size of a model ---
 
 
 def model_size(config: Config) -> Size:
@@ -249,117 +240,72 @@ def size_from(config: Any, *, trust_remote_code: bool = False) -> Size:
     def count(module: Any) -> int:
         return sum(weight.numel() for weight in module.parameters())
 
-    return Size(
-        blocks=len(parts.blocks),
-        width=parts.width,
-        block_weights=sum(count(block) for block in parts.blocks),
-        head_weights=count(parts.head),
-        weights=count(lm),
-    )
+    blocks = sum(count(block) for block in parts.blocks)
+    return Size(len(parts.blocks), parts.width, blocks, count(parts.head), count(lm))
 
 
-def _tokenizer(config: Config) -> Any | None:
-    """The model's own tokenizer; None where it cannot be had without converting the model."""
-    try:
-        place, options = config_source(config.model)
-        if options:  # a .gguf file whose conversion is not on disk yet
-            return None
-        return AutoTokenizer.from_pretrained(
-            place, revision=config.revision, trust_remote_code=config.trust_remote_code
-        )
-    except (UserError, OSError, ValueError, KeyError, ImportError, RuntimeError):
-        return None
-
-
-# --- Tokens, FLOPs and bytes ---
-
-
-def count_tokens(questions: QuestionSet, tokenizer: Any | None, shots: int) -> SetTokens:
-    """The tokens of a question set, by the tokenizer or, without one, from characters."""
-
-    def length(text: str) -> float:
-        if tokenizer is None:
-            return len(text) / CHARACTERS
-        return len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-
-    examples = "".join(f"Q: {s.question}\nA: {s.answer}\n\n" for s in questions.shots[:shots])
-    lengths = [length(f"Q: {question.text}\nA:") for question in questions.questions[:COUNTED]]
-    return SetTokens(
-        dataset=questions.name,
-        questions=len(questions),
-        prefix=round(length(examples)),
-        question=sum(lengths) / len(lengths),
-        counted=tokenizer is not None,
-    )
-
-
-def estimate(config: Config, sets: Sequence[SetTokens], size: Size) -> Cost:
+def estimate(config: Config, sets: Sequence[QuestionSet], size: Size) -> Cost:
     """The tokens, FLOPs and bytes of one run of a model of this size on these questions."""
     answer = min(config.max_tokens, ANSWER)
     interventions = (*passes_of(config), *passes_of_pieces(config))
-    rows = [row for each in interventions if not each.retest for row in _rows(each)]
-    retest_rows = [row for each in interventions if each.retest for row in _rows(each)]
+    rows = [row for cut in interventions if not cut.retest for row in _rows(cut)]
+    retest_rows = [row for cut in interventions if cut.retest for row in _rows(cut)]
 
     def tokens_of(rows: Sequence[tuple[float, float]], question: float) -> float:
         return sum(s * (question + answer) + (0 if s else answer + more) for s, more in rows)
 
-    questions = sum(one.questions for one in sets)
-    retested = sum(min(RETESTED, one.questions) for one in sets)
-    tokens = sum(
-        one.prefix
-        + one.questions * (one.question + answer + tokens_of(rows, one.question))
-        + min(RETESTED, one.questions) * tokens_of(retest_rows, one.question)
-        for one in sets
-    )
+    tokens, retested = 0.0, 0
+    for questions in sets:
+        count, again = len(questions), min(RETESTED, len(questions))
+        question = sum(len(f"Q: {q.text}\nA:") for q in questions) / CHARACTERS / max(1, count)
+        shots = questions.shots[: config.shots]
+        tokens += sum(len(f"Q: {s.question}\nA: {s.answer}\n\n") for s in shots) / CHARACTERS
+        tokens += count * (question + answer + tokens_of(rows, question))
+        tokens += again * tokens_of(retest_rows, question)
+        retested += again
+    count = sum(map(len, sets))
     # Attention mass, for the neutral control, takes the answer once more and is no pass of its own.
-    through_blocks = tokens + questions * (answer + 1)
-    flops = 2 * size.block_weights * through_blocks
-    flops += 2 * size.head_weights * questions * (answer + 1)
+    flops = 2 * size.block_weights * (tokens + count * (answer + 1))
+    flops += 2 * size.head_weights * count * (answer + 1)
     return Cost(
-        questions=questions,
-        passes=questions * len(rows) + retested * len(retest_rows),
+        questions=count,
+        passes=count * len(rows) + retested * len(retest_rows),
         tokens=tokens,
         flops=flops,
         weights=size.weights * (4 if config.dtype == "float32" else 2),
-        disk=disk_bytes(questions, size.blocks, size.width, len(CAUGHT) + len(interventions)),
+        disk=disk_bytes(count, size.blocks, size.width, len(CAUGHT) + len(interventions)),
     )
 
 
-def _rows(intervention: Intervention) -> list[tuple[float, float]]:
+def _rows(cut: Intervention) -> list[tuple[float, float]]:
     """The rows of a pass: each a share of question + answer, and tokens beside the answer."""
-    layers = intervention.layers
-    window = 0 if layers == "cumulative" else int(layers.partition(":")[2] or 1)
-    return [_LENGTHS.get(intervention.name, _LENGTHS[KNOCKOUT.name])] * (window + 1)
+    return [_LENGTHS.get(cut.name, _LENGTH)] * ((window_of(cut.layers) or 0) + 1)
 
 
 # --- The plan in rows and sentences ---
 
 
 def plan_rows(plan: Plan) -> list[list[str]]:
-    """A row of COLUMNS for each model, and their sum where there are several."""
-    rows: list[list[str]] = []
-    left: list[PlannedRun] = []
-    for run in plan.runs:
-        if run.cost and not run.finished:
-            left.append(run)
-            rows.append([run.model.name, *_cells([run])])
-        else:
-            state = "finished" if run.finished else "size not known"
-            rows.append([run.model.name, state, *[""] * (len(COLUMNS) - 2)])
+    """A row of COLUMNS for each model, and the sum of what is to do where there are several."""
+    rows = [
+        [run.model.name, *(["finished", *[""] * 6] if run.finished else _cells([run]))]
+        for run in plan.runs
+    ]
+    left = [run for run in plan.runs if not run.finished]
     return [*rows, ["all to do", *_cells(left)]] if len(rows) > 1 else rows
 
 
 def _cells(runs: Sequence[PlannedRun]) -> list[str]:
     """The sums of runs as COLUMNS has them; no hours where any of them is not known."""
-    costs = [run.cost for run in runs if run.cost]
+    costs = [run.cost for run in runs]
     hours = [run.hours for run in runs if run.hours is not None]
     return [
         f"{sum(cost.questions for cost in costs):,}",
         f"{sum(cost.passes for cost in costs):,}",
         _short(sum(cost.tokens for cost in costs)),
         _short(sum(cost.flops for cost in costs)),
-        _gigabytes(sum(cost.weights for cost in costs)),
-        _gigabytes(sum(cost.disk for cost in costs)),
+        f"{_short(sum(cost.weights for cost in costs))}B",
+        f"{_short(sum(cost.disk for cost in costs))}B",
         f"{sum(hours):.2f}" if hours and len(hours) == len(runs) else "",
     ]
 
@@ -372,18 +318,13 @@ def plan_notes(plan: Plan) -> list[str]:
         more = "".join(f", {name} {value}" for name, value in chosen.items() if value)
         notes.append(f"{run.model.name} is {run.config.model}{more}.")
     notes.append(
-        f"Answers are taken to have {ANSWER} tokens on average. Passes of saliency, single heads "
-        "and P(True) are not counted."
+        f"Tokens are estimated: {CHARACTERS} characters each, {ANSWER} to an answer. Passes of "
+        "saliency, single heads and P(True) are not counted."
     )
     notes.append(
         "Hours: of reading that is left, at the speed that the run has had so far. A run that has "
         "read no shard has none: start it, and ask again."
     )
-    estimated = [run.model.name for run in plan.runs if not all(one.counted for one in run.sets)]
-    if estimated:
-        notes.append(
-            f"Tokens estimated from characters, for want of the tokenizer: {', '.join(estimated)}."
-        )
     return notes
 
 
@@ -393,7 +334,3 @@ def _short(value: float) -> str:
         if value >= unit:
             return f"{value / unit:.3g}{name}"
     return f"{value:.3g}"
-
-
-def _gigabytes(value: float) -> str:
-    return f"{value / GB:.2f} GB" if value < 10 * GB else f"{value / GB:,.0f} GB"

@@ -15,7 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,11 @@ import torch
 
 from anchorscope.claims.table import claims_table
 from anchorscope.errors import UserError, user_path
-from anchorscope.models import load_model
 from anchorscope.pipeline.run import run
 from anchorscope.pipeline.study.file import Study, read_study
 from anchorscope.pipeline.study.plan import PlannedRun, plan_study
 from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.disk import write_atomic
-from anchorscope.run_folder.manifest import read_info
 from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.show.claims import claim_inputs
 from anchorscope.show.study import Failed, ShownPanel, ShownStudy, write_page
@@ -80,8 +78,7 @@ def study(
     With the option `rank` only that rank's shards of each run are computed, and no run is finished.
 
     Args:
-        study: A shipped name, a .toml file, or a `Study`, whose models may be made by a function
-            when their turn comes: `StudyModel(name=..., model=..., panel=..., make=function)`.
+        study: A shipped name, a .toml file, or a `Study`.
         out: The folder of the study; each run has a folder in it.
         max_hours: No model starts once these are spent, or where a run that has begun needs more.
         drop_states: Remove the states of each run when it is finished: they are most of the disk,
@@ -138,7 +135,9 @@ def _run_or_error(planned: PlannedRun, folder: Path, progress: Progress) -> Outc
         torch.cuda.reset_peak_memory_stats()
     view, message = None, None
     try:
-        view = _run_model(planned, folder / name, progress)
+        view = run(out=folder / name, config=planned.config, progress=progress)
+        # A file may be called anything: over all runs a model has the study's name for it.
+        view = RunView(view.path, {**view.info, "model": {**view.model, "name": name}})
         report.unlink(missing_ok=True)
     except Exception as error:  # whatever it is, the other models go on
         line = next(iter(str(error).strip().splitlines()), "")
@@ -152,25 +151,6 @@ def _run_or_error(planned: PlannedRun, folder: Path, progress: Progress) -> Outc
         with suppress(FileNotFoundError):  # another rank may rename its files meanwhile
             disk += file.stat().st_size if file.is_file() else 0
     return Outcome(planned=planned, view=view, error=message, peak=peak_memory(), disk=disk)
-
-
-def _run_model(planned: PlannedRun, folder: Path, progress: Progress) -> RunView:
-    """The finished run of one model.
-
-    Its questions are loaded by their names once more, so that other processes that take part in
-    the run find them in run.json.
-    """
-    source, model = planned.model, None
-    if source.make is not None:
-        model = source.model  # a name is enough for a folder that is finished
-        if not (read_info(folder) or {}).get("finished"):
-            made = source.make()
-            lm, tokenizer = made if isinstance(made, tuple) else (made, None)
-            loaded = load_model(lm, tokenizer=tokenizer)
-            model = replace(loaded, name=source.name, source=source.model)
-    view = run(model, out=folder, config=planned.config, progress=progress)
-    # A file may be called anything: over all runs a model has the study's name for it.
-    return RunView(view.path, {**view.info, "model": {**view.model, "name": source.name}})
 
 
 def peak_memory() -> float:
@@ -220,7 +200,7 @@ def _study_rows(outcome: Outcome) -> list[dict[str, Any]]:
     about = {"model": model.name, "folder": model.name, "panel": model.panel}
     if view is None:
         about |= {"state": "failed", "error": outcome.error}
-        return [{**about, "dataset": one.dataset} for one in outcome.planned.sets]
+        return [{**about, "dataset": one.name} for one in outcome.planned.sets]
     about |= {"state": "finished", "error": ""}
     rows = []
     for dataset in view.titles:
@@ -259,10 +239,8 @@ def write_costs(folder: Path, outcomes: Sequence[Outcome]) -> None:
         before = {}
     rows = []
     for outcome in outcomes:
-        row, name = _cost_row(outcome), outcome.planned.model.name
-        if outcome.planned.finished and name in before:  # it took nothing now
-            row |= {column: before[name].get(column) for column in ("disk", "peak_memory")}
-        rows.append(row)
+        kept = before.get(outcome.planned.model.name) if outcome.planned.finished else None
+        rows.append(kept or _cost_row(outcome))  # a finished run took nothing now
     write_atomic(file, pd.DataFrame(rows, columns=list(COSTS)).to_csv(index=False))
 
 
@@ -283,14 +261,14 @@ def _cost_row(outcome: Outcome) -> dict[str, Any]:
     analysis = [name for name in stages if name not in (*_STATES, "model", "report")]
     return {
         "model": planned.model.name,
-        "questions": sum(one.questions for one in planned.sets),
+        "questions": planned.cost.questions,
         "tokens": sum(stage["tokens"] for stage in stages.values()) or math.nan,
-        "tokens_plan": planned.cost.tokens if planned.cost else math.nan,
+        "tokens_plan": planned.cost.tokens,
         "seconds": seconds(list(stages)),
         "model_seconds": seconds(["model"]),
         "states_seconds": seconds(_STATES),
         "analysis_seconds": seconds(analysis),
         "disk": outcome.disk,
-        "disk_plan": planned.cost.disk if planned.cost else math.nan,
+        "disk_plan": planned.cost.disk,
         "peak_memory": outcome.peak,
     }

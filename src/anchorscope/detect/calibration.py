@@ -1,0 +1,248 @@
+"""From a score to a probability, and from a probability to a threshold, with a promised risk."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+from scipy.special import expit, logit
+from scipy.stats import binom
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_curve
+
+from anchorscope.errors import UserError
+from anchorscope.stats.drawing import count_blocks
+from anchorscope.stats.intervals import LEVEL
+
+CONFIDENCE = 0.9  # of a promised risk, over draws of the calibration answers
+_CUTS = 50  # thresholds that are tested, in a fixed order
+_RESAMPLES = 500
+_FREE = 1e6  # so weak a penalty that two numbers fitted to hundreds of answers do not feel it
+_LEAST = 1e-6  # log-odds for one spread of the scores
+_EDGE = 1e-6  # of a share of wrong answers, whose log-odds are finite then
+
+Calibration = Literal["platt", "isotonic"]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+LogOdds = Annotated[float, Field(ge=-1e3, le=1e3)]
+
+
+@dataclass(frozen=True)
+class Platt:
+    """log-odds of z = 1 = slope · score + intercept.
+
+    scikit-learn's sigmoid calibration is private outside CalibratedClassifierCV (which wants to
+    fit the classifier too), lets the line fall, and gives a constant score not quite the base rate.
+    It draws the classes towards each other: with 50 answers 0.001 to 0.012 nats better on new
+    ones, with 100 up to 0.003, from 300 on less than 0.0004.
+    """
+
+    slope: Annotated[float, Field(ge=0, le=1e12)]  # a falling line would call right answers wrong
+    intercept: Annotated[float, Field(ge=-1e12, le=1e12)]
+    prior: LogOdds = 0.0  # log-odds of z = 1 among the answers it was fitted on
+
+    @classmethod
+    def fit(cls, score: np.ndarray, z: np.ndarray) -> Platt:
+        """The line that fits scores [question] to classes; never one that falls.
+
+        A score that sorts the wrong way on held-out training answers says nothing: every answer
+        then gets the base rate, all but exactly, so that the order of the scores is kept.
+        """
+        prior = _prior(z)
+        middle, spread = float(np.mean(score)), float(np.std(score))
+        if not spread > 0:
+            return cls(0.0, prior, prior)
+        solver = LogisticRegression(C=_FREE, max_iter=1000)
+        solver.fit((score[:, None] - middle) / spread, z)
+        steep, height = float(np.ravel(solver.coef_)[0]), float(np.ravel(solver.intercept_)[0])
+        if steep < _LEAST:
+            steep, height = _LEAST, prior
+        return cls(steep / spread, height - steep / spread * middle, prior)
+
+    def evidence(self, score: np.ndarray) -> np.ndarray:
+        """The log-odds less the prior's, [question]: what makes scores of different fits compare.
+
+        With the prior left in, a detector that knows nothing would sort folds by the share of
+        wrong answers in the others, which is the wrong way round.
+        """
+        return self.slope * np.asarray(score, dtype=np.float64) + self.intercept - self.prior
+
+    def probability(self, score: np.ndarray) -> np.ndarray:
+        """The calibrated probability of z = 1, [question]."""
+        return expit(self.slope * np.asarray(score, dtype=np.float64) + self.intercept)
+
+
+@dataclass(frozen=True)
+class Isotonic:
+    """P(z = 1) rises with the score by steps, with a straight line between their ends."""
+
+    scores: Annotated[tuple[float, ...], Field(min_length=1, max_length=100_000)]  # rising
+    probabilities: tuple[Share, ...]
+    prior: LogOdds = 0.0  # log-odds of z = 1 among the answers it was fitted on
+
+    @classmethod
+    def fit(cls, score: np.ndarray, z: np.ndarray) -> Isotonic:
+        """The rising steps that fit scores [question] to classes; never 0 or 1."""
+        edge = 1 / (len(z) + 2)
+        steps = IsotonicRegression(y_min=edge, y_max=1 - edge, out_of_bounds="clip").fit(score, z)
+        scores, probabilities = steps.X_thresholds_.tolist(), steps.y_thresholds_.tolist()
+        return cls(tuple(scores), tuple(probabilities), _prior(z))
+
+    def evidence(self, score: np.ndarray) -> np.ndarray:
+        """The log-odds less the prior's, [question]."""
+        return logit(self.probability(score)) - self.prior
+
+    def probability(self, score: np.ndarray) -> np.ndarray:
+        """The calibrated probability of z = 1, [question]."""
+        return np.interp(np.asarray(score, dtype=np.float64), self.scores, self.probabilities)
+
+
+def _prior(z: np.ndarray) -> float:
+    share = float(np.clip(np.mean(z), _EDGE, 1 - _EDGE))
+    return float(np.log(share / (1 - share)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """At most `risk` of the answers up to a threshold are wrong, with a stated confidence."""
+
+    risk: Annotated[float, Field(gt=0, lt=1)]
+    confidence: Annotated[float, Field(gt=0, lt=1)]
+    entities: Count  # of the calibration set; one answer about each is counted
+    accepted: Count  # answers of these, up to the threshold
+    wrong: Count  # of the accepted ones
+
+    @property
+    def supported(self) -> bool:
+        """Whether so few wrong answers among the accepted ones rule a higher risk out."""
+        found = binom.cdf(self.wrong, self.accepted, self.risk)
+        return bool(found <= 1 - self.confidence)
+
+    def __str__(self) -> str:
+        return (
+            f"at most {self.risk:.0%} of the answers let through (outcome right) are wrong, with "
+            f"{self.confidence:.0%} confidence over draws of the {self.entities} calibration "
+            f"entities, one answer each ({self.accepted} accepted, {self.wrong} of them wrong). It "
+            "holds for new answers that are exchangeable with these: same model, prompt and kind "
+            "of question. On other traffic nothing is promised"
+        )
+
+
+class Cut(NamedTuple):
+    """Where the probability is cut, and between which probabilities that is left open."""
+
+    threshold: float
+    band: tuple[float, float]
+    promise: Promise | None
+    cannot_say: float  # share of held-out training answers
+
+
+def choose_cut(
+    held_out: np.ndarray,
+    z: np.ndarray,
+    *,
+    entity: np.ndarray,
+    seed: int,
+    risk: float | None = None,
+    calibration: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> Cut:
+    """The best threshold on held-out probabilities, or the one that keeps a promised risk.
+
+    `calibration` has probability, class and entity of the answers that were set aside for it.
+    """
+    threshold, promise = best_threshold(held_out, z), None
+    low, high = threshold_band(held_out, z, entity=entity, seed=seed)
+    if calibration is not None and risk is not None:
+        threshold, promise = risk_threshold(*calibration, risk=risk, cuts=held_out, seed=seed)
+        low, high = threshold, max(threshold, high)
+    unsure = float(np.mean((held_out > low) & (held_out <= high)))
+    return Cut(threshold, (low, high), promise, unsure)
+
+
+def best_threshold(probability: np.ndarray, z: np.ndarray) -> float:
+    """The probability above which to flag: where both classes are told apart best.
+
+    The largest sum of the shares of wrong and right answers on their own side (Youden).
+    """
+    false, true, cut = roc_curve(z, probability)
+    best = int(np.argmax(true - false))
+    # Infinite where flagging no answer is best; no probability is above 1.
+    least = min(float(cut[best]), 1.0)
+    # Flagged means above the threshold: half-way to the next lower probability that was seen.
+    lower = probability[probability < least]
+    return float((least + lower.max()) / 2) if len(lower) else 0.0
+
+
+def threshold_band(
+    probability: np.ndarray, z: np.ndarray, *, entity: np.ndarray | None = None, seed: int = 0
+) -> tuple[float, float]:
+    """The 95 % interval of the best threshold over resamples of the answers (entities drawn).
+
+    Between its ends other answers of the same kind would have put the threshold on either side:
+    the detector cannot say. Few answers, or a score that hardly sorts them, make it wide.
+    """
+    order = np.argsort(-probability, kind="stable")
+    falling = probability[order]
+    drawn = count_blocks(len(z), seed=seed, resamples=_RESAMPLES, entity=entity)
+    best = np.concatenate([_best_places(falling, z[order], times[order]) for times in drawn])
+    cuts = (falling[best] + np.append(falling, 0.0)[best + 1]) / 2
+    middle = best_threshold(probability, z)
+    low, high = np.quantile(cuts, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return min(float(low), middle), max(float(high), middle)
+
+
+def _best_places(falling: np.ndarray, z: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Behind which of the falling probabilities each resample parts best, [resample]."""
+    drawn = times.astype(np.float64)
+    wrong = np.cumsum(drawn * (z == 1)[:, None], axis=0)
+    right = np.cumsum(drawn * (z == 0)[:, None], axis=0)
+    with np.errstate(invalid="ignore"):
+        parted = wrong / wrong[-1] - right / right[-1]  # [question, resample]
+    last = np.append(np.diff(falling) < 0, True)  # of equal probabilities: all or none
+    return np.argmax(np.where(last[:, None], np.nan_to_num(parted), -1.0), axis=0)
+
+
+def risk_threshold(
+    probability: np.ndarray,
+    z: np.ndarray,
+    entity: np.ndarray,
+    *,
+    risk: float,
+    cuts: np.ndarray,
+    seed: int = 0,
+) -> tuple[float, Promise]:
+    """The highest of the cuts up to which at most `risk` of the answers are wrong, and the promise.
+
+    Learn then Test (Angelopoulos et al., 2021): an exact binomial test of each cut, from the most
+    trusted answers on, up to the first that is not rejected. `cuts` must not come from these
+    answers. Answers about one entity are right or wrong together, so one of each entity is drawn
+    and counted. Conformal risk control in expectation is for losses that rise with the threshold;
+    the share of wrong answers among the accepted ones need not.
+    """
+    shuffled = np.random.default_rng(seed).permutation(len(z))
+    one_each = shuffled[np.unique(entity[shuffled], return_index=True)[1]]
+    probability, z = probability[one_each], z[one_each]
+    fewest = max(math.log(1 - CONFIDENCE) / math.log(1 - risk), len(z) / 10)
+    found = None
+    for cut in np.unique(np.quantile(cuts, np.linspace(0, 1, _CUTS))):
+        accepted = probability <= cut
+        count, wrong = int(accepted.sum()), int(z[accepted].sum())
+        if count < fewest:  # by their number alone, so that no test is spent on them
+            continue
+        promise = Promise(
+            risk=risk, confidence=CONFIDENCE, entities=len(z), accepted=count, wrong=wrong
+        )
+        if not promise.supported:
+            break
+        found = float(cut), promise
+    if found is None:
+        raise UserError(
+            f"A risk of {risk:g} cannot be promised: no threshold keeps the share of wrong answers "
+            f"below it with {CONFIDENCE:.0%} confidence on {len(z)} calibration entities, one "
+            f"answer each ({int(z.sum())} wrong). Collect more answers, or allow a higher risk."
+        )
+    return found

@@ -1,1 +1,0 @@
-"""A trained detector in use: bound to its model, scoring, watching, saved and shared."""

@@ -1,0 +1,649 @@
+"""A detector of wrong answers: trained on a run, tied to its model, used, saved and shared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast, overload
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from anchorscope.answers.generate import Answerer
+from anchorscope.answers.judge import is_abstention
+from anchorscope.answers.normalise import plain
+from anchorscope.detect.answer_parts import (
+    LocatedAnswer,
+    form_of,
+    locate_answer,
+    unknown_answer,
+)
+from anchorscope.detect.calibration import Calibration, Promise
+from anchorscope.detect.card import model_card
+from anchorscope.detect.kinds import AUTO, Probes, short_name
+from anchorscope.detect.material import Arrays, Material, Text, from_run, join, surfaces_of
+from anchorscope.detect.method import Method
+from anchorscope.detect.prompts import (
+    Bound,
+    Example,
+    Exchange,
+    bind,
+    check_made_for,
+    common_prefix,
+    task_of,
+    too_long,
+)
+from anchorscope.detect.read_answers import Task, read_answers, read_prompt_ends
+from anchorscope.detect.saved import (
+    Description,
+    PreAnswerFacts,
+    Stored,
+    load_from,
+    write_folder,
+)
+from anchorscope.detect.scored import Outcome, Scored, ScoredSpan, Warned
+from anchorscope.detect.side_probes import (
+    Beliefs,
+    Distance,
+    PreAnswerProbe,
+    arrays_of,
+    far_reason,
+)
+from anchorscope.detect.train import Answers, check_method, train
+from anchorscope.engine.decode import Prefix
+from anchorscope.engine.lease import Lease
+from anchorscope.errors import UserError, unknown, user_path
+from anchorscope.models import Model, load_model
+from anchorscope.progress import Progress, Quiet
+from anchorscope.run_folder.view import RunView
+from anchorscope.spans.characters import tokens_of
+
+EXAMPLES = 8  # of each dataset
+WIDE = 0.1  # an interval of AUROC beyond which a detector is not to be relied on
+_MODEL = ("name", "source", "adapter", "revision", "weights", "dtype", "blocks", "width")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detector:
+    """A trained detector: it scores answers, and is saved, loaded and shared.
+
+    Examples:
+        >>> import anchorscope as anc
+        >>> detector = anc.Detector.load("detector")
+        >>> detector.score(model, "What is the capital of France?").answer
+        'Paris'
+
+    """
+
+    name: str  # short name of the method: combined, probe, ...
+    method: Method
+    model: Mapping[str, Any]  # name, source, adapter, revision, weights, dtype, blocks, width
+    prompt: Mapping[str, Any]  # style, shots, max_tokens, finder
+    examples: tuple[Example, ...]  # some of every dataset
+    threshold: float  # of the probability
+    calibrated_on: str
+    trained_on: Mapping[str, Any]  # datasets and counts
+    evaluation: dict[str, Any]  # the numbers it was accepted with
+    licence: dict[str, str]
+    beliefs: Beliefs | None = None
+    distance: Distance | None = None  # from the training states
+    pre_answer: PreAnswerProbe | None = None  # None: the run kept no states of the question
+    band: tuple[float, float] | None = None  # probabilities of which it cannot say
+    forms: tuple[str, ...] | None = None  # of given answers that it reads well; None: not known
+    promise: Promise | None = None  # what the threshold was chosen to keep, if anything
+    _bound: WeakKeyDictionary = field(
+        init=False, default_factory=WeakKeyDictionary, repr=False, compare=False
+    )  # by model and dataset
+
+    def __repr__(self) -> str:
+        return f"Detector({self.name!r} of {self.model['name']}, threshold {self.threshold:.2f})"
+
+    @classmethod
+    def train(
+        cls,
+        run: RunView | str | Path,
+        *,
+        method: str = AUTO,
+        datasets: Sequence[str] | None = None,
+        folds: int = 5,
+        seed: int = 0,
+        resamples: int = 1000,
+        risk: float | None = None,
+        calibration: Calibration = "platt",
+        licence: dict[str, str] | None = None,
+        progress: Progress | None = None,
+    ) -> Detector:
+        """Train a detector on the answers of a run, and evaluate it.
+
+        Args:
+            run: A finished run or a folder of `detect collect`, or its path.
+            method: A kind's short name, or "auto" for the best of a handful on held-out answers.
+            datasets: Some of the run's datasets; by default all.
+            folds: Folds of the evaluation, disjoint by entity.
+            seed: Decides the folds and the resamples.
+            resamples: Bootstrap resamples behind each interval.
+            risk: A third of the answers is set aside to choose a threshold up to which at most
+                this share of the answers is wrong.
+            calibration: How scores become probabilities: Platt's line, or isotonic.
+            licence: The licence of the detector's card.
+            progress: A listener to stages and notes; silent without one.
+
+        Returns:
+            The detector, with the evaluation it was accepted with.
+
+        Examples:
+            >>> import anchorscope as anc
+            >>> trained = anc.Detector.train("runs/atlas", method="probe", folds=3, resamples=100)
+            >>> trained.name, trained.datasets
+            ('probe', ('atlas',))
+
+        """
+        check_method(method)
+        run = run if isinstance(run, RunView) else RunView.open(run, collected_ok=True)
+        names = list(datasets or run.datasets)
+        for name in names:
+            if name not in run.datasets:
+                raise unknown("dataset of the run", name, run.datasets)
+        parts = [from_run(run, name, seed=seed) for name in names]
+        others = [part for one in parts if (part := surfaces_of(run, one)) is not None]
+        found = train(
+            Answers(plain=join(parts), surfaces=join(others) if others else None),
+            method=method, model=run.model_name, folds=folds, seed=seed, resamples=resamples,
+            risk=risk, calibration=calibration, progress=progress,
+        )  # fmt: skip
+        given, examples = run.info.get("given_prompts", False), []
+        for name in () if given else names:  # the first questions with usable answers
+            own = [s for s in run.answers if s.question.dataset == name and s.usable][:EXAMPLES]
+            examples += [
+                Example(question=s.question.text, prompt_ids=s.prompt_ids, dataset=name)
+                for s in own
+            ]
+        return cls(
+            name=short_name(found["method"]),
+            model={key: run.model.get(key) for key in _MODEL},
+            prompt={
+                "style": "given" if given else run.model.get("prompt", "text"),
+                "shots": run.config.get("shots", 0),
+                "max_tokens": run.config.get("max_tokens", 16),
+                "finder": run.config.get("finder", "auto"),
+            },
+            examples=tuple(examples),
+            calibrated_on=(
+                f"{calibration} calibration on held-out scores of {found['answers']} answers of "
+                f"{', '.join(names)} by {run.model_name}, folds disjoint by entity"
+            ),
+            trained_on={"datasets": names} | {k: found.pop(k) for k in ("answers", "wrong")},
+            licence=licence
+            or {"detector": "other", "model": "not recorded", "data": "not recorded"},
+            **found,
+        )
+
+    @cached_property
+    def id(self) -> str:
+        """Twelve letters that only this detector has: of its weights, calibration and threshold."""
+        digest = hashlib.sha256(f"{self.name} {self.method.calibration_} {self.threshold}".encode())
+        for name, array in sorted(self.method.arrays().items()):
+            digest.update(name.encode() + array.tobytes())
+        return digest.hexdigest()[:12]
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The datasets whose prompts it knows: questions are asked as in one of them."""
+        return tuple(dict.fromkeys(example.dataset for example in self.examples))
+
+    @property
+    def caution(self) -> str:
+        """A warning where a detector was trained on too few answers; else empty."""
+        low, high = self.evaluation.get("auroc_low"), self.evaluation.get("auroc_high")
+        if low is None or high is None or high - low <= WIDE:
+            return ""
+        answers, wrong = self.trained_on["answers"], self.trained_on["wrong"]
+        chance = ", which may be no better than chance" if low <= 0.5 else ""
+        return (
+            f"Trained on few answers: {answers}, {wrong} of them wrong. Its AUROC is only known to "
+            f"lie between {low:.2f} and {high:.2f}{chance}. Collect more before you rely on it."
+        )
+
+    @property
+    def reads_states_alone(self) -> bool:
+        """Whether the score comes from clean states and nothing else."""
+        return isinstance(self.method, Probes)
+
+    def outcome(self, probability: float, distance: float = np.nan) -> tuple[Outcome, str]:
+        """The conclusion about an answer with this probability of being wrong, and a reason."""
+        low, high = self.band or (self.threshold, self.threshold)
+        if reason := far_reason(distance):
+            return "cannot say", reason
+        if probability > high:
+            return "wrong", ""
+        if probability <= low:
+            return "right", ""
+        return "cannot say", (
+            f"its probability {probability:.2f} is between {low:.2f} and {high:.2f}, where other "
+            "training answers would have put the threshold on either side"
+        )
+
+    def score_of(self, material: Material) -> tuple[np.ndarray, np.ndarray]:
+        """Score and calibrated probability of each answer of the material, [question] each."""
+        score = self.method.decision_function(material)
+        return score, self.method.calibration_.probability(score)
+
+    def score_located(self, answers: Sequence[LocatedAnswer], clean: np.ndarray) -> list[Scored]:
+        """Answers scored by the states [entity, layer, width] at the ends of their entities."""
+        nan = np.full(len(clean), np.nan)
+        score, probability, distance, is_q = nan, nan, nan, nan
+        belief = np.empty((len(clean), 0))
+        if len(clean):
+            score, probability = self.score_of(_material(answers, clean))
+        if self.distance is not None and len(clean):
+            distance = self.distance.place(clean[:, self.distance.layer - 1])
+        if self.beliefs is not None:
+            belief, is_q = self.beliefs.wrong(clean), self.beliefs.question_anchored(clean)
+        out, start = [], 0
+        for one in answers:
+            own = range(start, start + len(one.entities))
+            start += len(one.entities)
+            if not np.isfinite(probability[own]).all():
+                raise UserError(
+                    f"The answer {one.answer.text!r} got no finite score: the model's state "
+                    "overflows in this dtype. Use float32."
+                )
+            unread = self._unread(one.question, one.answer.text)
+            if not own:
+                out.append(unread)
+                continue
+            outcomes = [
+                self._conclude(one, n, float(probability[at]), float(distance[at]))
+                for n, at in enumerate(own)
+            ]
+            spans = _spans(one, probability[own], [outcome for outcome, _ in outcomes])
+            worst = max(range(len(own)), key=lambda n: spans[n].weight)
+            at, q = own[worst], float(is_q[own[worst]])
+            out.append(
+                replace(
+                    unread,
+                    answer_entity=spans[worst].text,
+                    probability=float(probability[at]),
+                    score=float(score[at]),
+                    outcome=outcomes[worst][0],
+                    reason=outcomes[worst][1],
+                    spans=_with_sentences(one, spans),
+                    predicted_pathway="" if np.isnan(q) else "Q" if q > 0.5 else "A",
+                    predicted_pathway_probability=max(q, 1 - q),
+                    distance=float(distance[at]),
+                    belief=tuple(belief[at].tolist()),
+                )
+            )
+        return out
+
+    def _conclude(
+        self, one: LocatedAnswer, number: int, probability: float, distance: float
+    ) -> tuple[Outcome, str]:
+        """The conclusion about an entity; none in a form that was told apart too badly."""
+        entity = one.entities[number]
+        form = form_of(one.answer.text, entity.span, entity.sentence)
+        if len({other.sentence for other in one.entities}) > 1:
+            form = "several sentences"  # no detector of short answers was evaluated on these
+        if one.own or self.forms is None or form in self.forms:
+            return self.outcome(probability, distance)
+        return "cannot say", (
+            f"answers in this form ({form}) were read worse than those that the model wrote, or "
+            "not at all, when the detector was evaluated"
+        )
+
+    def _unread(self, question: str, text: str, too_long: str = "") -> Scored:
+        declined = bool(plain(text)) and is_abstention(text)
+        declines = "the answer declines to answer"
+        nothing = declines if declined else "the answer holds no entity to read"
+        on = f"{self.trained_on['answers']} answers of {', '.join(self.trained_on['datasets'])}"
+        if self.promise is not None:
+            on += f"; threshold on {self.promise.entities} other entities"
+        return Scored(
+            question=question,
+            answer=text,
+            answer_entity="",
+            probability=np.nan,
+            score=np.nan,
+            outcome="cannot say" if too_long else "no answer",
+            reason=too_long or nothing,
+            detector=self.id,
+            threshold=self.threshold,
+            calibrated_on=on,
+        )
+
+    @overload
+    def score(
+        self, model: Any, question: str, *, answer: str | None = None, dataset: str | None = None
+    ) -> Scored: ...
+    @overload
+    def score(
+        self,
+        model: Any,
+        question: Sequence[str],
+        *,
+        answer: Sequence[str | None] | None = None,
+        dataset: str | None = None,
+        progress: Progress | None = None,
+    ) -> list[Scored]: ...
+    def score(self, model, question, *, answer=None, dataset=None, progress=None):
+        """The model's own answer with its probability of being wrong, both from the same pass.
+
+        With `answer` that answer is scored instead. Lists give lists, in batches. `dataset` says
+        as which of the training datasets the questions are asked, where these differ.
+
+        Examples:
+            >>> scored = detector.score(model, "What is the capital of France?")
+            >>> scored.answer, 0 < scored.probability < 1, len(scored.belief) == model.blocks
+            ('Paris', True, True)
+            >>> detector.score(model, "What is the capital of France?", answer="Lyon").answer
+            'Lyon'
+
+        """
+        if isinstance(question, str):
+            answers = None if answer is None else [answer]
+            return self.score(model, [question], answer=answers, dataset=dataset)[0]
+        if answer is not None and len(answer) != len(question):
+            raise UserError(f"{len(question)} questions and {len(answer)} answers were given.")
+        bound = self.bind(model, dataset=dataset)
+        tasks = []
+        for text, given in zip(question, answer or [None] * len(question), strict=True):
+            own = () if given is None else bound.answer_tokens(text, given)
+            prompt = bound.checked_prompt(text, None if given is None else len(own))
+            tasks.append(
+                Task(number=len(tasks), question=text, prompt_ids=prompt.ids, answer=given,
+                     answer_ids=own)
+            )  # fmt: skip
+        scored = self._read(bound.answerer, bound.prefix, tasks, progress)
+        return [scored[number] for number in range(len(question))]
+
+    def score_answers(
+        self,
+        model: Any,
+        exchanges: Sequence[Exchange],
+        *,
+        dataset: str | None = None,
+        progress: Progress | None = None,
+    ) -> list[Scored]:
+        """Score given answers to prompts or chat messages, every entity of each, in one pass.
+
+        Nothing is written by the model: prompt and answer are fed once. `dataset` is as in `score`.
+
+        Examples:
+            >>> import anchorscope as anc
+            >>> exchange = anc.Exchange(question="Capital of France?", answer="Sure! It is Paris.")
+            >>> scored = detector.score_answers(model, [exchange])[0]
+            >>> [span.text for span in scored.spans]
+            ['It is Paris.', 'Paris']
+
+        """
+        bound = self.bind(model, dataset=dataset) if self.examples else None
+        if bound is None:
+            model = loaded_model(model, self.model)
+            check_made_for(self.model, model)
+            answerer, own = Answerer(model, max_tokens=1), None
+        else:
+            model, answerer, own = bound.model, bound.answerer, bound.prefix
+        tasks = [task_of(model, bound, one, number) for number, one in enumerate(exchanges)]
+        reasons = [too_long(model, task) for task in tasks]
+        fitting = [task for task, reason in zip(tasks, reasons, strict=True) if not reason]
+        scored = self._read(answerer, own or common_prefix(fitting), fitting, progress)
+        for task, reason in zip(tasks, reasons, strict=True):
+            if reason:
+                scored[task.number] = self._unread(task.question, str(task.answer), reason)
+        return [scored[task.number] for task in tasks]
+
+    def _read(
+        self,
+        answerer: Answerer,
+        prefix_of: Callable[[Lease], Prefix],
+        tasks: Sequence[Task],
+        progress: Progress | None,
+    ) -> dict[int, Scored]:
+        """The scores of the tasks by their numbers."""
+        progress, out = progress or Quiet(), {}
+        progress.start("scores", len(tasks))
+        reads = self.method.reads_tokens
+        for batch in read_answers(answerer, prefix_of, tasks, token_log_probs=reads):
+            scored = self.score_located(batch.answers, batch.clean)
+            out |= dict(zip(batch.numbers, scored, strict=True))
+            progress.advance(len(scored))
+        return out
+
+    def score_states(
+        self,
+        token_ids: Sequence[int],
+        states: np.ndarray,
+        *,
+        tokenizer: Any,
+        question: str = "",
+        log_probs: Sequence[float] | None = None,
+    ) -> Scored:
+        """Score an answer by its tokens and states [token, layer, width] from another engine.
+
+        Layer k of the model is row k - 1: the residual stream after block k, the last one before
+        the final norm. A detector that reads how likely each token was needs `log_probs` too.
+        """
+        if len(states) != len(token_ids) or states.shape[1:] != (
+            self.model["blocks"], self.model["width"],
+        ):  # fmt: skip
+            raise UserError(
+                f"States of the shape {states.shape} were given for {len(token_ids)} tokens. "
+                f"Accepted: [token, {self.model['blocks']}, {self.model['width']}], a state after "
+                "every block for each token of the answer."
+            )
+        if self.method.reads_tokens and (log_probs is None or len(log_probs) != len(token_ids)):
+            raise UserError(
+                f"The detector '{self.name}' reads how likely each token was. Give log_probs, "
+                f"{len(token_ids)} numbers, or train with method='probe'."
+            )
+        text = tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        answer = unknown_answer(text, token_ids, 0)
+        if log_probs is not None:
+            answer = replace(answer, log_probs=tuple(map(float, log_probs)))
+        located = locate_answer(
+            cast(Model, SimpleNamespace(tokenizer=tokenizer)), question, answer, every=True
+        )
+        places = [entity.tokens[-1] for entity in located.entities]
+        kept = states[places].astype(np.float16).astype(np.float32)  # as a run folder keeps them
+        return self.score_located([located], kept)[0]
+
+    def warn(self, model: Any, question: str | Sequence[str], *, dataset: str | None = None) -> Any:
+        """How likely the answer will be wrong, from the question alone; lists give lists."""
+        if self.pre_answer is None:
+            raise UserError(
+                "This detector has no warning before the answer: the run it was trained on kept no "
+                "states of the question. Train one on a run of `anchorscope detect collect`."
+            )
+        if isinstance(question, str):
+            return self.warn(model, [question], dataset=dataset)[0]
+        probe, bound = self.pre_answer, self.bind(model, dataset=dataset)
+        prompts = []
+        for text in question:  # up to the last token of the question
+            prompt = bound.checked_prompt(text)
+            prompts.append(prompt.ids[: tokens_of([prompt.question], prompt.offsets)[-1] + 1])
+        states = read_prompt_ends(bound.model, bound.prefix, prompts, layer=probe.layer)
+        distances = np.full(len(prompts), np.nan)
+        if probe.distance is not None and len(states):
+            distances = probe.distance.place(states)
+        out = []
+        for text, probability, distance in zip(
+            question, probe.probability(states), distances, strict=True
+        ):
+            reason = far_reason(distance)
+            outcome: Outcome = "wrong" if probability > probe.threshold else "right"
+            out.append(
+                Warned(
+                    question=text,
+                    probability=float(probability),
+                    outcome="cannot say" if reason else outcome,
+                    reason=reason,
+                    threshold=probe.threshold,
+                    distance=float(distance),
+                    detector=self.id,
+                )
+            )
+        return out
+
+    def bind(self, model: Any, *, dataset: str | None = None) -> Bound:
+        """The detector's prompt for this model, found once; an error where they do not fit.
+
+        `dataset` is one of `datasets`; it may be left out where all of them are asked alike.
+        """
+        model = loaded_model(model, self.model)
+        if not self.examples:
+            raise UserError(
+                "This detector was trained on given prompts and asks no questions itself. Score "
+                "answers with `score_answers`, or rows with `messages` or `prompt`."
+            )
+        found = self._bound.setdefault(model.lm, {})
+        bound = found.get(dataset)
+        if bound is None or bound.model.tokenizer is not model.tokenizer:
+            bound = found[dataset] = bind(
+                model,
+                made_for=self.model,
+                prompt=self.prompt,
+                examples=self.examples,
+                dataset=dataset,
+            )
+        return bound
+
+    def save(self, folder: str | Path) -> Path:
+        """The folder, with weights, description and model card in it."""
+        folder, tensors = user_path(folder), self.method.arrays()
+        for name, part in (
+            ("beliefs.", self.beliefs),
+            ("distance.", self.distance),
+            ("pre_answer.", self.pre_answer),
+            ("pre_answer.distance.", self.pre_answer and self.pre_answer.distance),
+        ):
+            tensors |= {} if part is None else arrays_of(part, name)
+        about = {
+            name: getattr(self, name) for name in Description.model_fields if name != "calibration"
+        }
+        about["calibration"] = self.method.calibration_
+        if self.pre_answer is not None:
+            kept = PreAnswerFacts.model_fields
+            tensors = {name: a for name, a in tensors.items() if name != "pre_answer.threshold"}
+            about["pre_answer"] = {name: getattr(self.pre_answer, name) for name in kept}
+        about["id"] = self.id
+        write_folder(folder, Stored(tensors, about), self.card)
+        return folder
+
+    @property
+    def card(self) -> str:
+        """The model card, which is README.md of a saved detector."""
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name[0] != "_"}
+        more = {"layers": self.method.layers(), "datasets": self.datasets, "caution": self.caution}
+        return model_card(own | more | {"title": self.method.name})
+
+    @classmethod
+    def load(cls, place: str | Path, *, revision: str | None = None) -> Detector:
+        """The detector in a folder, or in a repository of the hub.
+
+        Examples:
+            >>> import anchorscope as anc
+            >>> folder = detector.save("detector")
+            >>> anc.Detector.load(folder).id == detector.id
+            True
+
+        """
+        return cls(**load_from(place, revision=revision))
+
+
+def _spans(
+    one: LocatedAnswer, probability: np.ndarray, outcomes: Sequence[Outcome]
+) -> list[ScoredSpan]:
+    """The entities of an answer with what was concluded about each."""
+    spans = [entity.span for entity in one.entities]
+    texts = [one.answer.text[span.start : span.stop] for span in spans]
+    return [
+        ScoredSpan(span.start, span.stop, text, "entity", float(number), outcome)
+        for span, text, number, outcome in zip(spans, texts, probability, outcomes, strict=True)
+    ]
+
+
+def _with_sentences(one: LocatedAnswer, entities: Sequence[ScoredSpan]) -> tuple[ScoredSpan, ...]:
+    """Every sentence, as bad as its worst entity, followed by its entities."""
+    spans = []
+    for sentence in dict.fromkeys(entity.sentence for entity in one.entities):
+        found = [
+            span
+            for span, entity in zip(entities, one.entities, strict=True)
+            if entity.sentence == sentence
+        ]
+        start, stop = sentence
+        text, worst = one.answer.text[start:stop], max(found, key=lambda span: span.weight)
+        spans += [replace(worst, start=start, end=stop, text=text, kind="sentence"), *found]
+    return tuple(spans)
+
+
+def loaded_model(model: Any, made_for: Mapping[str, Any]) -> Model:
+    """The model; an error where only its name was given."""
+    if isinstance(model, str | Path):
+        raise UserError(
+            f"The model was given by name ('{model}'), which would load it for every call. "
+            f"Load it once: load_model('{model}', dtype='{made_for.get('dtype')}')."
+        )
+    return load_model(model)
+
+
+def _material(answers: Sequence[LocatedAnswer], clean: np.ndarray) -> Material:
+    """The entities of fresh answers as a detector's material; states [entity, layer, width]."""
+    texts = tuple(
+        Text(
+            id=one.answer.id,
+            question=one.question,
+            answer=one.answer.text,
+            log_probs=one.answer.log_probs,
+            exact_answer=entity.tokens,
+            first_entropy=one.answer.first_entropy,
+        )
+        for one in answers
+        for entity in one.entities
+    )
+    layers = clean.shape[1]
+    states = {("clean", layer): clean[:, layer - 1] for layer in range(1, layers + 1)}
+    return Material(
+        name="scored",
+        texts=texts,
+        z=np.full(len(texts), -1),
+        bank=Arrays(states, layers=layers),
+        rows=np.arange(len(texts)),
+    )
+
+
+class RunningScore:
+    """P(wrong) of an answer that is still being written, as if it ended with its newest token.
+
+    By the detector itself where it reads clean states alone, else by the calibrated probe of the
+    layer that its training chose. Both are one product with a state that was computed anyway.
+    """
+
+    def __init__(self, detector: Detector) -> None:
+        self._detector = detector
+        self.by, self.layers = "", (1,)  # one at least: a token is recorded with its states
+        if detector.reads_states_alone:
+            self.by, self.layers = f"detector {detector.name}", detector.method.layers()
+        elif detector.beliefs is not None:
+            self.by = f"probe of layer {detector.beliefs.gate_layer}"
+            self.layers = (detector.beliefs.gate_layer,)
+
+    def probabilities(self, states: np.ndarray) -> np.ndarray:
+        """P(wrong) from states [token, layer, width] of `layers`, [token]; NaN: no such number."""
+        method, beliefs = self._detector.method, self._detector.beliefs
+        if isinstance(method, Probes):
+            return method.calibration_.probability(method.logit(list(states.swapaxes(0, 1))))
+        if beliefs is None:
+            return np.full(len(states), np.nan)
+        return beliefs.wrong_at(beliefs.gate_layer, states[:, 0])
+
+    def fields(self, states: np.ndarray) -> dict[str, object]:
+        """The number at the newest token [layer, width] for a client, its flag, and its source."""
+        probability = float(self.probabilities(states[None])[0])
+        finite = bool(np.isfinite(probability))
+        flagged = probability > self._detector.threshold if finite else None
+        return {"probability": probability if finite else None, "flagged": flagged, "by": self.by}

@@ -1,0 +1,178 @@
+"""Answers beside a run's greedy ones: drawn at a temperature, and written in other forms.
+
+A detector that saw bare answers alone takes the form of an answer for an error. So detectors learn
+from the same answers with a full stop, in lower case, bold, as a sentence and as JSON, and are
+evaluated on each of these surfaces.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+
+from anchorscope.answers.generate import Answerer
+from anchorscope.detect.prompts import Bound, Example, bind_prompts
+from anchorscope.detect.read_answers import Task, read_answers
+from anchorscope.engine.batches import in_batches
+from anchorscope.engine.decode import Sampling
+from anchorscope.evidence.shards import Shards, budget_of, evidence_name
+from anchorscope.models import Model
+from anchorscope.progress import Progress
+from anchorscope.records import Answer, Sample
+from anchorscope.run_folder.states import save_states, shard_name
+from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.table_columns import SAMPLED_ROWS, SURFACE_ROWS
+
+NAME = "sampled"
+SURFACES: dict[str, Callable[[str], str]] = {
+    "full-stop": lambda entity: f"{entity}.",
+    "lower-case": str.lower,
+    "bold": lambda entity: f"**{entity}**",
+    "sentence": lambda entity: f"It is {entity}.",
+    "json": lambda entity: json.dumps({"answer": entity}, ensure_ascii=False),
+}
+
+
+# --- Drawn answers: evidence/sampled ---
+
+
+def draw_answers(shards: Shards, *, samples: int, temperature: float, max_tokens: int) -> None:
+    """Sample for every answer a detector may use; shards on disk are not sampled again."""
+    answerer = Answerer(shards.lease.model, max_tokens=max_tokens)
+
+    def work(number: int, dataset: str, answered: list[Sample]) -> None:
+        usable = [sample for sample in answered if sample.usable]
+        rows = _drawn(shards, answerer, dataset, usable, samples, temperature)
+        shards.save_table(NAME, number, pd.DataFrame(rows, columns=list(SAMPLED_ROWS)))
+
+    shards.each("sampled answers", lambda n: [evidence_name(NAME, n)], work)
+
+
+def uniforms(seed: int, id: str, *, samples: int, steps: int) -> np.ndarray:
+    """The numbers in [0, 1) that decide the tokens of one question's answers, [answer, step].
+
+    They depend on the seed and the question alone, not on the batch it is drawn in.
+    """
+    digest = hashlib.blake2b(f"{seed}:{id}".encode(), digest_size=8).digest()
+    return np.random.default_rng(int.from_bytes(digest, "big")).random((samples, steps))
+
+
+def _drawn(
+    shards: Shards,
+    answerer: Answerer,
+    dataset: str,
+    questions: Sequence[Sample],
+    samples: int,
+    temperature: float,
+) -> list[tuple]:
+    """A row per question and drawn answer, in the order of the questions."""
+    if not questions:
+        return []
+    lease, prefix, budget = shards.lease, shards.prefix(dataset), budget_of(shards.lease)
+
+    def own(sample: Sample) -> int:
+        return max(len(sample.prompt_ids) - len(prefix), samples)
+
+    def work(batch: list[Sample]) -> tuple[list[list[Answer]], float]:
+        steps = answerer.max_tokens
+        numbers = [uniforms(shards.seed, s.id, samples=samples, steps=steps) for s in batch]
+        sampling = Sampling(temperature, torch.from_numpy(np.stack(numbers)))
+        ids, prompts = [s.id for s in batch], [s.prompt_ids for s in batch]
+        begun = time.perf_counter()
+        answers = answerer.sample(lease, prefix, ids, prompts, sampling)
+        return answers, (time.perf_counter() - begun) * 1000 / len(batch)
+
+    room = max(map(own, questions)) + answerer.max_tokens
+    fitting = prefix.rows_within(budget.written, room=room, segmented=lease.fused)
+    rows = None if fitting is None else max(1, fitting // samples)
+    by_id: dict[str, list[tuple]] = {}
+    for batch, (answers, ms) in in_batches(
+        questions, work, length=own, then=lambda s: s.id, budget=budget, rows=rows
+    ):
+        for sample, drawn in zip(batch, answers, strict=True):
+            # A finished answer took one more pass: the one that chose the token to stop at.
+            by_id[sample.id] = [
+                (a.id, number, a.text, float(sum(a.log_probs)), len(a.token_ids),
+                 len(a.token_ids) + int(a.finished), ms / samples)
+                for number, a in enumerate(drawn)
+            ]  # fmt: skip
+    return [row for sample in questions for row in by_id[sample.id]]
+
+
+# --- The same answers on other surfaces: evidence/surfaces ---
+
+
+def read_surfaces(
+    model: Model,
+    store: Store,
+    shards: Sequence[Sequence[Sample]],
+    *,
+    max_tokens: int,
+    progress: Progress,
+) -> None:
+    """Read every usable answer on every surface, a shard at a time; what is there is kept."""
+    progress.start("surfaces", sum(map(len, shards)))
+    bounds: dict[str, Bound | None] = {}
+    for number, samples in enumerate(shards):
+        names = [evidence_name("surfaces", number)]
+        names += [shard_name(f"surface-{surface}", number) for surface in SURFACES]
+        usable = [sample for sample in samples if sample.usable]
+        if not all(map(store.has, names)) and usable:
+            dataset = usable[0].question.dataset
+            if dataset not in bounds:
+                examples = [
+                    Example(question=s.question.text, prompt_ids=s.prompt_ids) for s in usable[:8]
+                ]
+                bounds[dataset] = bind_prompts(model, examples, finder=None, max_tokens=max_tokens)
+            if (bound := bounds[dataset]) is not None:
+                _read_shard(bound, store, number, usable)
+            else:
+                progress.note(
+                    f"{dataset}: its prompts are not found again; no other forms are read"
+                )
+        progress.advance(len(samples))
+
+
+def _read_shard(bound: Bound, store: Store, number: int, samples: Sequence[Sample]) -> None:
+    tasks = []
+    for surface, write in SURFACES.items():
+        for sample in samples:
+            span = sample.answer_span
+            assert span is not None, "a usable sample has an exact answer"
+            text = write(sample.answer.text[span.start : span.stop])
+            task = Task(
+                number=len(tasks),
+                question=sample.question.text,
+                prompt_ids=sample.prompt_ids,
+                answer=text,
+                answer_ids=bound.answer_tokens(sample.question.text, text),
+            )
+            tasks.append((surface, sample.id, task))
+    rows, states = [], {}
+    for batch in read_answers(
+        bound.answerer, bound.prefix, [task for *_, task in tasks], token_log_probs=True
+    ):
+        ends = np.cumsum([len(one.entities) for one in batch.answers])
+        for place, one, end in zip(batch.numbers, batch.answers, ends, strict=True):
+            if one.entities:  # of "No.", in lower case, nothing may be left
+                surface, id, _ = tasks[place]
+                exact, answer = one.entities[0].tokens, one.answer
+                rows += [
+                    (id, surface, answer.text, n, p, int(n in exact), answer.first_entropy)
+                    for n, p in enumerate(answer.log_probs)
+                ]
+                states[place] = batch.clean[end - 1]
+    width = (bound.model.blocks, bound.model.parts.width)
+    for surface in SURFACES:
+        own = [n for n in sorted(states) if tasks[n][0] == surface]
+        stacked = np.array([states[n] for n in own], dtype=np.float16).reshape(len(own), *width)
+        ids = [tasks[n][1] for n in own]
+        save_states(store, shard_name(f"surface-{surface}", number), ids, stacked)
+    table = pd.DataFrame(rows, columns=list(SURFACE_ROWS))
+    store.write(evidence_name("surfaces", number), table.to_parquet)

@@ -1,0 +1,238 @@
+"""Answers with their clean states: written by the model, or given and read in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anchorscope.answers.generate import Answerer
+from anchorscope.detect.answer_parts import LocatedAnswer, locate_answer, unknown_answer
+from anchorscope.engine.batches import Budget, in_batches
+from anchorscope.engine.check import require_understood
+from anchorscope.engine.decode import OnToken, Prefix, Step, Trunk, grow_trunk, states_bytes
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.passes import CLEAN
+from anchorscope.engine.read import Row, lay_out
+from anchorscope.engine.transfer import to_host
+from anchorscope.models import Model
+
+# Logits held at once, as many as 256 MiB of float32 hold; one answer's at least.
+LOGITS = 1 << 26
+NONE = range(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerBatch:
+    """Some of the answers, with the states at the last token of each of their entities."""
+
+    numbers: list[int]  # which of the tasks they belong to
+    answers: list[LocatedAnswer]
+    clean: np.ndarray  # [entity, layer, width], of all answers one after the other
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A prompt whose answer is to be written, or is given as text and tokens."""
+
+    number: int
+    question: str
+    prompt_ids: tuple[int, ...]
+    answer: str | None = None
+    answer_ids: tuple[int, ...] = ()
+    every: bool = False  # read every entity, not only the one that a run reads
+
+
+def read_answers(
+    answerer: Answerer,
+    prefix_of: Callable[[Lease], Prefix],
+    tasks: Sequence[Task],
+    *,
+    token_log_probs: bool = False,
+    on_token: OnToken | None = None,
+) -> Iterator[AnswerBatch]:
+    """The model's own answers, and the given ones where there are any, a batch at a time.
+
+    With `token_log_probs` given answers have the log-probability of every token too; the model's
+    own always have it. `prefix_of` gives tokens that most prompts begin with, read once.
+    `on_token` hears each token that the model writes; its rows are the tasks' numbers.
+    """
+    model = answerer.model
+    require_understood(model)
+    budget = Budget.of(model)
+    states = states_bytes(model, answerer.max_tokens)
+    rows = Prefix((), None).rows_within(budget.written, room=0, beside=states)
+    with Lease(model) as lease:
+
+        def work(batch: list[Task]) -> AnswerBatch:
+            prefix = _fitting(prefix_of(lease), [task.prompt_ids for task in batch])
+            if batch[0].answer is None:
+                located, clean = _write(lease, answerer, prefix, batch, on_token)
+            else:
+                located, clean = _read(lease, prefix, batch, token_log_probs)
+            numbers = [task.number for task in batch]
+            return AnswerBatch(numbers=numbers, answers=located, clean=on_host(clean))
+
+        for written in (False, True):
+            for _, batch in in_batches(
+                [task for task in tasks if (task.answer is None) == written],
+                work,
+                length=lambda task: len(task.prompt_ids) + len(task.answer_ids),
+                then=lambda task: task.number,
+                budget=budget,
+                rows=rows if written else None,
+            ):
+                yield batch
+
+
+def read_prompt_ends(
+    model: Model,
+    prefix_of: Callable[[Lease], Prefix],
+    prompts: Sequence[tuple[int, ...]],
+    *,
+    layer: int,
+) -> np.ndarray:
+    """The states [prompt, width] after `layer` at the last token of each prompt."""
+    require_understood(model)
+    found = np.empty((len(prompts), model.parts.width), np.float32)
+    with Lease(model) as lease:
+
+        def work(batch: list[int]) -> np.ndarray:
+            own = [prompts[n] for n in batch]
+            grown = grow_trunk(lease, _fitting(prefix_of(lease), own), own, room=0, head=False)
+            return on_host(grown.last.states[:, layer - 1])
+
+        for batch, states in in_batches(
+            range(len(prompts)),
+            work,
+            length=lambda n: len(prompts[n]),
+            then=lambda n: n,
+            budget=Budget.of(model),
+        ):
+            found[batch] = states
+    return found
+
+
+def on_host(states: Tensor) -> np.ndarray:
+    """States [row, ...] as a run folder would give them back: through half precision."""
+    return to_host(states).astype(np.float32)
+
+
+def _fitting(prefix: Prefix, prompts: Sequence[tuple[int, ...]]) -> Prefix:
+    """The prefix, or none where a prompt does not begin with it."""
+    if any(p[: len(prefix)] != prefix.ids or len(p) <= len(prefix) for p in prompts):
+        return Prefix((), None)
+    return prefix
+
+
+def _write(
+    lease: Lease,
+    answerer: Answerer,
+    prefix: Prefix,
+    batch: Sequence[Task],
+    on_token: OnToken | None,
+) -> tuple[list[LocatedAnswer], Tensor]:
+    """The model's own answers; their states were computed on the way."""
+    ids, prompts = [str(task.number) for task in batch], [task.prompt_ids for task in batch]
+
+    def numbered(step: Step) -> None:
+        assert on_token is not None
+        on_token(replace(step, rows=tuple(batch[row].number for row in step.rows)))
+
+    listener = None if on_token is None else numbered
+    done = answerer.answer(lease, prefix, ids, prompts, on_token=listener)
+    answers = [
+        replace(locate_answer(answerer.model, task.question, answer, every=task.every), own=True)
+        for task, answer in zip(batch, done.answers, strict=True)
+    ]
+    places = [(n, entity.tokens[-1]) for n, one in enumerate(answers) for entity in one.entities]
+    row, token = np.array(places, dtype=np.int64).reshape(-1, 2).T.tolist()
+    return answers, done.states[row, token]
+
+
+def _read(
+    lease: Lease, prefix: Prefix, batch: Sequence[Task], token_log_probs: bool
+) -> tuple[list[LocatedAnswer], Tensor]:
+    """Given answers, each token fed once; with the log-probability of every token, if wanted."""
+    answers = [
+        locate_answer(
+            lease.model,
+            task.question,
+            unknown_answer(str(task.answer), task.answer_ids, task.number),
+            every=task.every,
+        )
+        for task in batch
+    ]
+    prompts = [task.prompt_ids for task in batch]
+    grown = grow_trunk(lease, prefix, prompts, room=0, head=token_log_probs)
+    first = None  # [answer, word]: the logits of the prompts' last tokens are those of the first
+    if grown.last.logits is not None:
+        first = torch.log_softmax(grown.last.logits.float(), dim=-1)
+    limit = None if first is None else LOGITS // first.shape[1]
+    states: dict[int, Tensor] = {}
+    for numbers in _within(limit, [len(a.answer.token_ids) for a in answers]):
+        rows = [
+            Row(n, CLEAN, (), ids, tuple(range(len(prompts[n]), len(prompts[n]) + len(ids))), NONE)
+            for n, ids in ((n, answers[n].answer.token_ids) for n in numbers)
+        ]
+        part = [answers[n] for n in numbers]
+        later, read = _read_rows(lease, grown.trunk, rows, part, head=first is not None)
+        counts = [len(one.entities) for one in part]
+        states |= dict(zip(numbers, read.split(counts), strict=True))
+        for n, one, log_probs in zip(numbers, part, later, strict=True):
+            if first is not None:
+                own = (float(first[n][one.answer.token_ids[0]]), *log_probs)
+                entropy = float(-(first[n].exp() * first[n]).nan_to_num(0.0).sum())
+                answer = replace(one.answer, log_probs=own, first_entropy=entropy)
+                answers[n] = replace(one, answer=answer)
+    empty = grown.last.states[:0]  # an answer without tokens has nothing of its own
+    return answers, torch.cat([empty, *(states[n] for n in sorted(states))])
+
+
+def _within(limit: int | None, tokens: Sequence[int]) -> Iterator[list[int]]:
+    """The numbers of the answers that go together: `limit` tokens at most, or one answer alone."""
+    batch: list[int] = []
+    for number in (n for n, count in enumerate(tokens) if count):
+        if batch and limit and sum(tokens[n] for n in batch) + tokens[number] > limit:
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch
+
+
+def _read_rows(
+    lease: Lease,
+    trunk: Trunk,
+    rows: Sequence[Row],
+    answers: Sequence[LocatedAnswer],
+    *,
+    head: bool,
+) -> tuple[list[list[float]], Tensor]:
+    """The log-probabilities of all tokens but the first, by answer, and the states at E_A."""
+    tokens, layout, memory = lay_out(lease, trunk, rows)
+    places = [
+        (n, len(one.answer.token_ids) - 1 - entity.tokens[-1])
+        for n, one in enumerate(answers)
+        for entity in one.entities
+    ]
+    place = torch.tensor(places, device=tokens.device, dtype=torch.int64).reshape(-1, 2)
+    # A token's logits are those of the token after it, so the last one of a row needs none.
+    needed = torch.ones(len(layout.place), dtype=torch.bool, device=tokens.device)
+    needed[layout.last()] = False
+    before = needed.nonzero()[:, 0]
+    read = lease.run(
+        tokens, layout, memory, head=head and len(before) > 0, logits_at=before,
+        states_at=layout.token_back(place[:, 0], place[:, 1]),
+    )  # fmt: skip
+    assert read.extra is not None
+    later = [row.ids[1:] for row in rows]
+    if read.logits is None:
+        return [[] for _ in later], read.extra
+    logits = read.logits.float()
+    chosen = torch.tensor([i for ids in later for i in ids], device=logits.device)
+    own = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(dim=1)
+    return [part.tolist() for part in own.split([len(ids) for ids in later])], read.extra

@@ -1,0 +1,434 @@
+"""A detector's folder: weights in safetensors, the rest in JSON, a model card; and the hub.
+
+The files are tied by checksums. Nothing is unpickled: a folder from a stranger can be refused,
+but it cannot run code. Sizes come before reading, and every field has a rule.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypeVar
+
+import numpy as np
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+    with_config,
+)
+from pydantic_core import to_jsonable_python
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+from typing_extensions import TypedDict
+
+from anchorscope.detect.calibration import Count, Isotonic, Platt, Promise, Share
+from anchorscope.detect.kinds import DEPLOYED, METHODS
+from anchorscope.detect.method import Method
+from anchorscope.detect.prompts import Example
+from anchorscope.detect.side_probes import Beliefs, Distance, PreAnswerProbe, from_arrays
+from anchorscope.errors import CONTROLS, UserError, in_a_line, user_path
+from anchorscope.run_folder.disk import check_writable, refuse_unsafe, remove_partials, write_atomic
+from anchorscope.run_folder.manifest import Checked
+
+KIND, FORMAT = "anchorscope-detector", 3
+WEIGHTS, ABOUT, CARD = "detector.safetensors", "detector.json", "README.md"
+FILES = (WEIGHTS, ABOUT, CARD)
+MOST_BYTES = {ABOUT: 64 << 20, WEIGHTS: 4 << 30}
+_FREE = ("checksum", "licence")  # what the owner may write into detector.json by hand
+_PREFIXES = ("beliefs.", "distance.", "pre_answer.")  # of the weights that are not the method's
+Read = TypeVar("Read")
+
+
+class Forged(Exception):
+    """Says what is wrong with a detector's folder."""
+
+
+# --- The rules of detector.json ---
+
+
+def _no_controls(text: str) -> str:
+    if CONTROLS.search(text):
+        raise ValueError("a control character, which would act on a terminal")
+    return text
+
+
+_STRICT = ConfigDict(strict=True, allow_inf_nan=False)
+_Name = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_no_controls)]
+_Number = Annotated[int, Field(ge=-(10**12), le=10**12)]
+_Real = Annotated[float, Field(ge=-1e12, le=1e12)]
+_Text = Annotated[str, Field(max_length=1000), AfterValidator(_no_controls)]
+_Fact = _Number | _Real | _Text | None
+
+
+@with_config(_STRICT)
+class ModelFacts(TypedDict):
+    """The model that a detector belongs to."""
+
+    name: _Name
+    source: NotRequired[_Name | None]
+    adapter: NotRequired[_Name | None]
+    revision: NotRequired[_Name | None]
+    weights: _Name
+    dtype: Literal["float16", "bfloat16", "float32", "float64"]
+    blocks: Annotated[int, Field(ge=1, le=10_000)]
+    width: Annotated[int, Field(ge=1, le=1 << 20)]
+
+
+@with_config(_STRICT)
+class PromptFacts(TypedDict):
+    """How the training questions were asked."""
+
+    style: Literal["chat", "text", "given"]
+    shots: Annotated[int, Field(ge=0, le=1000)]
+    max_tokens: Annotated[int, Field(ge=1, le=4096)]
+    finder: Annotated[str, Field(max_length=100)]
+
+
+@with_config(_STRICT)
+class TrainedOn(TypedDict):
+    """The answers that a detector learnt from."""
+
+    datasets: Annotated[list[_Name], Field(min_length=1)]
+    answers: Count
+    wrong: Count
+
+
+class PreAnswerFacts(BaseModel):
+    """What detector.json holds of the warning before the answer."""
+
+    model_config = _STRICT
+    threshold: Share
+    calibration: Platt | Isotonic
+    evaluation: dict[_Name, _Fact]
+
+
+class Description(BaseModel):
+    """The fields of detector.json, and the rule that each has to keep."""
+
+    model_config = _STRICT
+    name: str
+    model: ModelFacts
+    prompt: PromptFacts
+    examples: Annotated[tuple[Example, ...], Field(max_length=100_000)]  # none: given prompts
+    threshold: Share
+    band: tuple[Share, Share] | None
+    forms: tuple[Annotated[str, Field(max_length=100)], ...] | None
+    promise: Promise | None
+    calibration: Platt | Isotonic
+    calibrated_on: Annotated[str, Field(max_length=100_000)]
+    trained_on: TrainedOn
+    evaluation: dict[_Name, _Fact]
+    licence: dict[_Name, _Fact]
+    pre_answer: PreAnswerFacts | None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Description:
+        trained, promise, steps = self.trained_on, self.promise, self.calibration
+        low, high = (self.evaluation.get(f"auroc_{end}") for end in ("low", "high"))
+        rules = {
+            "its examples are none, so its prompt is not known":
+                bool(self.examples) or self.prompt["style"] == "given",
+            f"its band is {self.band}, which does not hold its threshold {self.threshold}":
+                self.band is None or self.band[0] <= self.threshold <= self.band[1],
+            f"its trained_on: {trained['wrong']} of {trained['answers']} are wrong":
+                trained["wrong"] <= trained["answers"],
+            f"its evaluation: the AUROC has an interval from {low} to {high}":
+                not (isinstance(low, float) and isinstance(high, float) and low > high),
+            f"its promise: {promise} is not supported by its own counts":
+                promise is None
+                or (promise.wrong <= promise.accepted <= promise.entities and promise.supported),
+            "its calibration: scores and probabilities are to rise together":
+                isinstance(steps, Platt) or (
+                    len(steps.scores) == len(steps.probabilities)
+                    and _rises(steps.scores) and _rises(steps.probabilities)
+                ),
+        }  # fmt: skip
+        for broken, holds in rules.items():
+            if not holds:
+                raise ValueError(broken)
+        return self
+
+
+def _rises(values: Any) -> bool:
+    return bool((np.diff(values) >= 0).all())
+
+
+def _described(text: str) -> Description:
+    """The description; raises with the first field that breaks its rule: name, value and rule."""
+    try:
+        return Description.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name, reason = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        if not name:
+            raise Forged(reason) from error
+        value = repr(first["input"])
+        value = value if len(value) <= 60 else value[:57] + "..."
+        raise Forged(f"its {name} is {value}; {reason}") from error
+
+
+# --- Files ---
+
+
+class Stored(NamedTuple):
+    """What a detector's folder holds."""
+
+    tensors: dict[str, np.ndarray]
+    about: dict[str, Any]
+
+
+def write_folder(folder: Path, stored: Stored, card: str) -> None:
+    """Write the files, the one that vouches for the others last."""
+    check_place(folder)
+    if folder.is_dir():
+        remove_partials(folder)
+    weights = save({name: np.asarray(a, order="C") for name, a in stored.tensors.items()})
+    about = {"kind": KIND, "format": FORMAT, **to_jsonable_python(stored.about)}
+    about["sha256"] = hashlib.sha256(weights).hexdigest()
+    about["checksum"] = checksum(about)
+    text = json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_atomic(folder / WEIGHTS, weights)
+    write_atomic(folder / CARD, card)
+    write_atomic(folder / ABOUT, text)
+
+
+def check_place(folder: Path) -> None:
+    """Raise a UserError where a detector cannot be saved: nothing else is written over."""
+    check_writable(folder)
+    names = {p.name for p in folder.iterdir()} if folder.is_dir() else set()
+    names = {name for name in names if not name.startswith(".")}
+    if names and not (names <= set(FILES) and names & {WEIGHTS, ABOUT}):
+        raise UserError(
+            f"'{folder}' exists and is not a detector's folder. Choose another --out, or empty it."
+        )
+
+
+def read_folder(folder: Path) -> Stored:
+    """What `write_folder` wrote, its checksums checked; a damaged or foreign folder is refused."""
+    return _or_refuse(folder, lambda: _read(folder))
+
+
+def load_folder(folder: Path) -> dict[str, Any]:
+    """The fields of the `Detector` in a folder, each field and each weight held to its rule."""
+    return _or_refuse(folder, lambda: _parts(_read(folder)))
+
+
+def _or_refuse(folder: Path, read: Callable[[], Read]) -> Read:
+    refuse_unsafe(folder, FILES)
+    try:
+        return read()
+    except Forged as error:
+        reason = str(error)
+    except FileNotFoundError as error:
+        reason = f"{Path(str(error.filename)).name} is missing"
+    except SafetensorError as error:
+        reason = f"{WEIGHTS} is damaged ({error})"
+    except (ValueError, OSError, RecursionError) as error:
+        reason = f"{ABOUT} cannot be read ({error})"
+    raise UserError(
+        f"No detector could be read from '{folder}': {reason}. Get the folder again, or train the "
+        "detector again."
+    )
+
+
+def _read(folder: Path) -> Stored:
+    for name, most in MOST_BYTES.items():
+        size = (folder / name).stat().st_size
+        if size > most:
+            raise Forged(f"{name} has {size} bytes, and {most} are read at most")
+    about = json.loads((folder / ABOUT).read_text(encoding="utf-8"), parse_constant=_no_number)
+    weights = (folder / WEIGHTS).read_bytes()
+    if not isinstance(about, dict) or about.get("kind") != KIND:
+        raise Forged(f"{ABOUT} does not describe a detector of anchorscope")
+    if about.get("format") != FORMAT:
+        raise Forged(f"it is of format {about.get('format')}, and {FORMAT} is read here")
+    if about.get("checksum") != checksum(about):
+        raise Forged(f"{ABOUT} was changed after it was written")
+    if about.get("sha256") != hashlib.sha256(weights).hexdigest():
+        raise Forged(f"{WEIGHTS} is not the file that {ABOUT} was written for")
+    return Stored(load(weights), about)
+
+
+def _no_number(constant: str) -> None:
+    raise Forged(f"{ABOUT} holds {constant}, which is no number of JSON")
+
+
+def checksum(about: dict[str, Any]) -> str:
+    """The checksum of a description, of all that its owner may not edit."""
+    kept = {name: value for name, value in about.items() if name not in _FREE}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+# --- Parts ---
+
+
+def _parts(stored: Stored) -> dict[str, Any]:
+    arrays, about = stored
+    if about.get("name") not in DEPLOYED:
+        raise Forged(
+            f"it is of the kind '{about.get('name')}', which this version does not deploy (it "
+            f"deploys {', '.join(DEPLOYED)})"
+        )
+    facts = _described(json.dumps(about))
+    for name, array in arrays.items():
+        if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+            raise Forged(f"the weights '{name}' are not all finite numbers")
+    fields = {name: getattr(facts, name) for name in Description.model_fields}
+    try:
+        own = {name: array for name, array in arrays.items() if not name.startswith(_PREFIXES)}
+        method = METHODS[facts.name]().restore(own)
+        method.calibration_ = fields.pop("calibration")
+        fields |= {"method": method, "beliefs": None, "distance": None}
+        if "beliefs.coef" in arrays:
+            fields["beliefs"] = from_arrays(Beliefs, arrays, "beliefs.")
+        if "distance.layer" in arrays:
+            fields["distance"] = from_arrays(Distance, arrays, "distance.")
+        if facts.pre_answer is not None:
+            beside = "pre_answer.distance."
+            mine = {n: array for n, array in arrays.items() if not n.startswith(beside)}
+            distance = from_arrays(Distance, arrays, beside) if f"{beside}layer" in arrays else None
+            more = dict(facts.pre_answer) | {"distance": distance}
+            fields["pre_answer"] = from_arrays(PreAnswerProbe, mine, "pre_answer.", **more)
+        _check_shapes(fields, facts.model["blocks"], facts.model["width"])
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise Forged(f"its parts cannot be put together again ({in_a_line(error)})") from error
+    return fields
+
+
+def _check_shapes(parts: dict[str, Any], blocks: int, width: int) -> None:
+    """Raise where an array is not of the model's shape, or a layer is none of its layers."""
+    method: Method = parts["method"]
+    arrays = method.arrays()
+    count = len(arrays.get("layers", ()))
+    shapes = {"coef": (count, width), "intercept": (count,), "weights": (3,), "range": (2,)}
+    found = [(name, array, shapes[name]) for name, array in arrays.items() if name in shapes]
+    layers = [("its probes", layer) for layer in arrays.get("layers", ())]
+    if (beliefs := parts["beliefs"]) is not None:
+        found += [("beliefs", beliefs.coef, (blocks, width))]
+        found += [("beliefs", beliefs.intercept, (blocks,))]
+        found += [("gate", beliefs.gate, (width,))] if beliefs.gate is not None else []
+        layers += [("its gate", beliefs.gate_layer)]
+    distances = [parts["distance"]]
+    if (before := parts["pre_answer"]) is not None:
+        found += [("warning", before.coef, (width,))]
+        layers += [("its warning", before.layer)]
+        distances += [before.distance]
+    for one in distances:
+        if one is not None:
+            found += [("distance", one.mean, (width,)), ("distance", one.scale, (width,))]
+            number = one.variances.shape[0] if one.variances.ndim == 1 else -1
+            found += [("distance", one.directions, (number, width))]
+            layers += [("its distance", one.layer)]
+            if not (np.append(one.scale, [*one.variances, one.rest]) > 0).all():
+                raise Forged("its distance has a variance or a scale that is not above 0")
+            if one.seen.ndim != 1 or not len(one.seen) or not _rises(one.seen):
+                raise Forged("its distances of training answers do not rise")
+    for name, array, shape in found:
+        if array.shape != shape:
+            raise Forged(f"its {name} has an array of the shape {array.shape}, and not {shape}")
+    for name, layer in layers:
+        if layer != int(layer) or not 1 <= layer <= blocks:
+            raise Forged(f"{name} is at layer {layer}, and the model has {blocks} layers")
+
+
+def verify_detector(folder: Path, *, deep: bool = False) -> Iterator[Checked]:
+    """Check description, weights and card of a detector; `deep` loads it.
+
+    What a loader refuses, a forged evaluation among it, is refused here in the same words.
+    """
+    again, at = "get the folder again, or train the detector again", ABOUT
+    try:
+        about = read_folder(folder).about
+        yield Checked(name=ABOUT, note=f"format {FORMAT}, checksum as written")
+        yield Checked(name=WEIGHTS, note=f"the file that {ABOUT} was written for")
+        if deep:
+            at = "fields"
+            load_folder(folder)
+            number = about["evaluation"].get("auroc")
+            yield Checked(
+                name="fields", note=f"every field keeps its rule; held-out AUROC {number}"
+            )
+            yield Checked(name="parts", note="their shapes are those of the model")
+    except UserError as error:  # the reason, without the folder's name and the advice
+        reason = str(error).split(": ", 1)[-1].split(". Get")[0]
+        yield Checked(name=at, wrong=reason, do=again)
+        return
+    if not (folder / CARD).is_file():
+        yield Checked(name=CARD, wrong="it is missing", do="save the detector again")
+    else:
+        yield Checked(name=CARD, note="not under a checksum: it may be edited")
+
+
+# --- The hub ---
+
+
+def load_from(place: str | Path, *, revision: str | None = None) -> dict[str, Any]:
+    """What `load_folder` gives of a folder, or of a hub repository in the hub's cache.
+
+    A damaged download stays in that cache, so it is fetched again where it is refused.
+    """
+    folder, name = user_path(place), str(place)
+    if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
+        return load_folder(folder)
+    from huggingface_hub import snapshot_download
+
+    def fetch(again: bool) -> Path:
+        kept = {"revision": revision, "allow_patterns": list(FILES), "force_download": again}
+        return Path(snapshot_download(name, **kept))
+
+    try:
+        try:
+            files = fetch(again=False)
+        except OSError as error:
+            # The hub's library continues a file that broke off, with whatever is wrong in it.
+            if "Consistency check failed" not in str(error):
+                raise
+            files = fetch(again=True)
+        try:
+            return load_folder(files)
+        except UserError:
+            return load_folder(fetch(again=True))
+    except UserError:
+        raise
+    except Exception as error:  # an answer that makes no sense ends in any error of the library's
+        raise UserError(
+            f"There is no folder '{place}', and the hub gave no repository of that name: "
+            f"{in_a_line(error)}"
+        ) from error
+
+
+def upload(folder: Path, repository: str, *, private: bool) -> str:
+    """Upload the checked files of a folder; the address of the repository."""
+    load_folder(folder)  # what could not be loaded again is not given to others
+    from huggingface_hub import HfApi
+
+    from anchorscope.detect.card import public
+
+    stored, api = read_folder(folder), HfApi()
+    free = ("kind", "format", "sha256", "checksum")
+    about = {name: value for name, value in stored.about.items() if name not in free}
+    about["model"] = public(about["model"])
+    try:
+        api.create_repo(repository, private=private, exist_ok=True)
+        with TemporaryDirectory() as copy:
+            card = (folder / CARD).read_text(encoding="utf-8")
+            write_folder(Path(copy), Stored(stored.tensors, about), card)
+            api.upload_folder(
+                repo_id=repository,
+                folder_path=copy,
+                allow_patterns=list(FILES),
+                commit_message="A detector of wrong answers",
+            )
+    except Exception as error:  # as above
+        raise UserError(
+            f"'{repository}' could not be written: {in_a_line(error)} Log in with "
+            "`hf auth login`, and give org/name."
+        ) from error
+    return f"{api.endpoint}/{repository}"

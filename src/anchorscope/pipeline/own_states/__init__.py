@@ -1,1 +1,0 @@
-"""Analyse states that were extracted elsewhere."""
