@@ -374,7 +374,7 @@ def output(run: RunView) -> dict[str, Table]:
             own.setdefault(str(row["pass"]), {})[str(row["pathway"])] = row
         for name, rows in own.items():
             groups = [rows[pathway] for pathway in "QA" if pathway in rows]
-            cells = [with_span(row, "delta_log_p", two_digits) for row in groups]
+            cells = [with_span(row, "delta_log_p", number) for row in groups]
             ranks = [f"{row['rank']:,.0f}" for row in groups]
             if len(groups) == 2:
                 by_pass.append([title, names.get(name, (name,))[0], *cells, *ranks])
