@@ -396,6 +396,8 @@ def output(run: RunView) -> dict[str, Table]:
 
 def short_rank(rank: float) -> str:
     """A median rank without decimals where it has none."""
+    if pd.isna(rank):  # of an empty group
+        return "not measured"
     return f"{rank:,.0f}" if rank == round(rank) or rank >= 10 else f"{rank:.1f}"
 
 
