@@ -140,8 +140,6 @@ def text(r: Random) -> str:
     return r.choice(("", " ", " ")).join(part(r) for _ in range(r.choice((1, 1, 2, 3, 6))))
 
 
-
-
 def number(r: Random) -> float:
     """A whole number or not, of any size; also NaN and the infinities."""
     kind = r.random()
