@@ -375,7 +375,7 @@ def output(run: RunView) -> dict[str, Table]:
         for name, rows in own.items():
             groups = [rows[pathway] for pathway in "QA" if pathway in rows]
             cells = [with_span(row, "delta_log_p", number) for row in groups]
-            ranks = [f"{row['rank']:,.0f}" for row in groups]
+            ranks = [_short_rank(float(row["rank"])) for row in groups]
             if len(groups) == 2:
                 by_pass.append([title, names.get(name, (name,))[0], *cells, *ranks])
         for verdict in ("right", "wrong"):
@@ -388,6 +388,13 @@ def output(run: RunView) -> dict[str, Table]:
         "by_pass": Table(head, by_pass, text_columns=2),
         "associated": Table(["Dataset", "Answers", "Q", "A"], associated, text_columns=2),
     }
+
+
+def _short_rank(rank: float) -> str:
+    """A median rank, without decimals where it has none; an empty group has none at all."""
+    if pd.isna(rank):
+        return "not measured"
+    return f"{rank:,.0f}" if rank == round(rank) or rank >= 10 else f"{rank:.1f}"
 
 
 def finders(run: RunView) -> Table:
