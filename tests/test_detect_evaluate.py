@@ -219,7 +219,7 @@ def test_eval_with_a_peer_from_the_command_line(cli, tmp_path):
     assert "share 0 answered questions" in error
 
 
-NAMES = ("min-log-prob", "tfidf-both", "probe", "mop", "pr", "auto")
+FITTED = ("min-log-prob", "tfidf-both", "probe", "mop", "pr", "auto")
 
 
 class Counted(Quiet):
@@ -238,11 +238,11 @@ def test_fitted_elsewhere_is_fitted_here(tmp_path, monkeypatch):
     whole = from_run(run, "made-up")
     parts = [whole.take(np.arange(240) % 3 != left) for left in range(3)]
     heard = Counted()
-    found = fit_and_score([Trial(part, whole) for part in parts], [NAMES] * 3, heard)
+    found = fit_and_score([Trial(part, whole) for part in parts], [FITTED] * 3, heard)
     assert heard.count == 3
     for part, frame in zip(parts, found, strict=True):
-        assert list(dict.fromkeys(frame["detector"])) == list(NAMES)
-        for name, here in fit_all(part, NAMES).items():
+        assert list(dict.fromkeys(frame["detector"])) == list(FITTED)
+        for name, here in fit_all(part, FITTED).items():
             elsewhere = frame[frame["detector"] == name]["score"].to_numpy()
             same = score_rows(here, name, whole)["score"].to_numpy()
             np.testing.assert_array_equal(elsewhere, same, err_msg=name)

@@ -119,7 +119,7 @@ def test_what_could_not_be_written_is_said_before_anything_is_scored(score, tmp_
     for out, printed in (
         (tmp_path / "out.xlsx", "Unknown kind of file for --out 'out.xlsx'"),
         (tmp_path / "file" / "out.jsonl", "cannot be made"),
-        (tmp_path / "out.parquet", "The field `n` cannot be a column"),
+        (tmp_path / "out.parquet", "The rows cannot be written as out.parquet"),
     ):
         code, printed, error = score(file, "--out", out)
         assert code == 2 and printed in error and "scores" not in error + printed
