@@ -167,7 +167,7 @@ def two_models(*, self_knowledge: float, n: int = 400, seed: int = 0):
     return out
 
 
-def test_what_any_reader_knows_is_no_gap_and_what_the_model_knows_of_itself_is_one():
+def test_a_peer_shows_a_gap_only_where_the_model_knows_about_itself():
     def gaps(strength: float) -> pd.DataFrame:
         own, peer = two_models(self_knowledge=strength)
         options = {"model": "m", "peer": "p", "folds": 3, "resamples": 400}
@@ -267,7 +267,7 @@ def test_eval_from_the_command_line(cli, tmp_path):
     assert not (run / "tables").exists()
 
 
-def test_train_says_what_the_detector_is_worth(cli, tmp_path):
+def test_train_prints_auroc_threshold_and_promise(cli, tmp_path):
     run = write_run(tmp_path / "run", [plain(n=300, strength=2.0)])
     out = tmp_path / "detector"
     words = ["--method", "probe", "--folds", "3", "--risk", "0.2", "--out", out]
