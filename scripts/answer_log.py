@@ -2,8 +2,8 @@
 
     python scripts/answer_log.py log.jsonl [--rows 2000] [--model bundled]
 
-It takes the place of a product's own log. Every other question has a system message, and abstentions are
-left out.
+It takes the place of a product's own log. Every other question has a system message, and
+abstentions are left out.
 """
 
 from __future__ import annotations
