@@ -395,7 +395,9 @@ def output(run: RunView) -> dict[str, Table]:
 
 
 def short_rank(rank: float) -> str:
-    """A median rank without decimals where it has none."""
+    """Format a median rank, without decimals where it has none; a dash for an empty group."""
+    if math.isnan(rank):
+        return "–"
     return f"{rank:,.0f}" if rank == round(rank) or rank >= 10 else f"{rank:.1f}"
 
 
