@@ -54,20 +54,6 @@ def rows(readings: Readings, mode: Mode) -> dict:
     return {row.pathway: row for row in records(table)}
 
 
-@pytest.mark.parametrize(
-    ("s", "rho", "flipped", "of_flippers"),
-    [(3, 0.9, 0.14, -35.6), (3, 0.5, 0.34, -58.1), (5, 0.2, 0.44, -76.6)],
-)
-def test_one_noisy_mechanism_looks_like_two_pathways_in_paper_mode(s, rho, flipped, of_flippers):
-    got = rows(one_mechanism(s, rho), "paper")
-    share = got["Q"].n / N
-    assert share == pytest.approx(np.arccos(rho) / np.pi, abs=0.006)  # the exact flip rate
-    assert round(share, 2) == pytest.approx(flipped, abs=0.011)
-    assert got["Q"].delta_p == pytest.approx(of_flippers, abs=0.6)
-    assert got["A"].delta_p == pytest.approx(0.0, abs=0.3)
-    assert got["Q"].n + got["A"].n == N
-
-
 @pytest.mark.parametrize(("s", "rho"), [(3, 0.9), (3, 0.5)])
 def test_strict_mode_gives_the_one_mechanism_its_exact_effects(s, rho):
     # Given |z| = t, probe a flips with probability Φ(−ρt / (s·sqrt(1−ρ²))), and the mean logit of
@@ -97,22 +83,6 @@ def test_strict_mode_sees_no_gap_between_unrelated_probes():
     paper = rows(as_readings(clean, knockout), "paper")
     assert paper["Q"].delta_p < -60
     assert paper["A"].delta_p == pytest.approx(0, abs=0.5)
-
-
-@pytest.mark.parametrize("mode", ["paper", "strict"])
-def test_planted_pathways_are_found_with_their_effect(mode):
-    # A third of the samples turn round under the knockout, the others stay.
-    rng = np.random.default_rng(0)
-    size = 2 + rng.random(N)
-    side = rng.choice([-1, 1], N)
-    turned = np.arange(N) % 3 == 0
-    clean = np.repeat((side * size)[None], 3, axis=0)
-    knockout = np.where(turned, -clean, clean) + 0.1 * rng.standard_normal((3, N))
-    got = rows(as_readings(clean, knockout), mode)
-    assert got["Q"].n == turned.sum()
-    assert got["Q"].delta_logit == pytest.approx(-2 * size[turned].mean(), abs=0.01)
-    assert got["Q"].delta_p == pytest.approx(-100 * np.tanh(size[turned] / 2).mean(), abs=0.1)
-    assert got["A"].delta_p == pytest.approx(0, abs=0.1)
 
 
 def test_planted_pathways_in_states_survive_training_in_both_modes():
@@ -174,17 +144,6 @@ def test_the_table_names_every_sample_by_id_with_the_right_probes():
             turned = (clean[group, i, k] > 0) != (knockout[group, i, k] > 0)
             assert row.pathway == ("Q" if turned else "A")
     assert pathways(readings, probe="b")[4].tolist() == [None, None]
-
-
-def test_the_table_survives_parquet(tmp_path):
-    readings = one_mechanism(3, 0.5)
-    few = as_readings(readings.logits["clean"][:, :50, 0], readings.logits["knockout"][:, :50, 0])
-    table = pathways_table(few, dataset="made")
-    table.to_parquet(tmp_path / "pathways.parquet")
-    back = pd.read_parquet(tmp_path / "pathways.parquet")
-    pd.testing.assert_frame_equal(
-        layers_table(back, model="m", seed=1), layers_table(table, model="m", seed=1)
-    )
 
 
 def test_unknown_modes_and_missing_knockouts_are_named():

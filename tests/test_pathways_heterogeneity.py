@@ -8,8 +8,11 @@ from sklearn.cluster import KMeans
 from sklearn.covariance import LedoitWolf
 from sklearn.mixture import GaussianMixture
 
-from anchorscope.pathways.strict_tables import adds, refit
+from anchorscope.config import Config
+from anchorscope.pathways.strict_tables import adds_columns, refit_columns
+from anchorscope.probes.readings import Readings
 from anchorscope.stats.humps import shape, two_clusters, two_humps
+from anchorscope.stats.intervals import Draws
 from anchorscope.stats.mahalanobis import Mahalanobis
 from anchorscope.stats.ranking import correlation_with_draws
 
@@ -84,16 +87,19 @@ def test_a_group_adds_what_nothing_else_says_and_no_more():
     group, fold = rng.integers(0, 2, 600), np.arange(600) % 5
     chance = 1 / (1 + np.exp(-known[:, 0] - 2 * (group - 0.5)))
     target = (rng.random(600) < chance).astype(int)
-    useful = adds(target, group, known, fold, resamples=300)
-    assert useful.gain.low > 0 and useful.auroc_with > useful.auroc_without + 0.02
-    noise = adds(target, rng.integers(0, 2, 600), known, fold, resamples=300)
-    assert noise.gain.low <= 0
-    copy = adds(target, (known[:, 0] > 0), known, fold, resamples=300)
-    assert copy.gain.low <= 0
-    assert np.isnan(adds(target, np.ones(600), known, fold).gain.value)
+
+    def adds(group: np.ndarray, known: np.ndarray = known) -> dict:
+        return adds_columns(target, group, known, fold, Draws(resamples=300))
+
+    useful = adds(group)
+    assert useful["adds_gain_low"] > 0
+    assert useful["adds_auroc_with"] > useful["adds_auroc_without"] + 0.02
+    assert adds(rng.integers(0, 2, 600))["adds_gain_low"] <= 0
+    assert adds(known[:, 0] > 0)["adds_gain_low"] <= 0  # a copy of what is known
+    assert np.isnan(adds(np.ones(600))["adds_gain"])
     # 0.3 for everybody says nothing, though its mean is rounded and so shows a spread.
-    more = adds(target, group, np.column_stack([known, np.full(600, 0.3)]), fold, resamples=300)
-    assert more.gain == pytest.approx(useful.gain, abs=1e-10)
+    more = adds(group, np.column_stack([known, np.full(600, 0.3)]))
+    assert more == pytest.approx(useful, abs=1e-10)
 
 
 @pytest.mark.parametrize(("n", "width"), [(40, 100), (300, 20)])
@@ -114,15 +120,26 @@ def test_a_refit_probe_finds_what_was_only_moved():
     clean = rng.normal(size=(300, 10))
     clean[:, 0] += 3 * (2 * z - 1)
     moved = clean.copy()
-    moved[:, [0, 1]] = clean[:, [1, 0]]  # the truth now lies where the clean probe never looked
+    moved[:, [0, 1]] = clean[:, [1, 0]]  # the truth is now where the clean probe never looked
     gone = clean.copy()
     gone[:, 0] = rng.normal(size=300)
-    fold = np.arange(300) // 2 % 5
+    config = Config(model="x", data=("x",), C=1.0, resamples=100)
+
+    def columns(knocked: np.ndarray) -> dict:
+        readings = Readings(
+            ids=tuple(map(str, range(300))),
+            z=z,
+            fold=np.arange(300) // 2 % 5,
+            probes=("paper",),
+            logits={"clean": clean[None, :, :1], "knockout": knocked[None, :, :1]},
+        )
+        return refit_columns((clean, knocked), readings, 1, config=config, entity=None)
+
     for knocked, area in ((moved, 0.99), (gone, 0.5)):
-        found = refit(clean, knocked, knocked[:, 0], z=z, fold=fold, C=1.0, resamples=100)
-        assert found.refit_probe.value == pytest.approx(area, abs=0.11)
-        assert found.clean_probe.value == pytest.approx(0.5, abs=0.11)
-    same = refit(clean, clean, clean[:, 0], z=z, fold=fold, C=1.0, resamples=100)
-    assert same.norm == 0 and same.mahalanobis == pytest.approx(1)
+        found = columns(knocked)
+        assert found["refit_auroc"] == pytest.approx(area, abs=0.11)
+        assert found["knockout_auroc"] == pytest.approx(0.5, abs=0.11)
+    same = columns(clean)
+    assert same["moved_norm"] == 0 and same["moved_mahalanobis"] == pytest.approx(1)
     expected = np.mean(np.linalg.norm(moved - clean, axis=1) / np.linalg.norm(clean, axis=1))
-    assert refit(clean, moved, moved[:, 0], z=z, fold=fold).norm == pytest.approx(expected)
+    assert columns(moved)["moved_norm"] == pytest.approx(expected)

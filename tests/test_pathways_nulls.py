@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy.stats import linregress, pearsonr
 
-from anchorscope.pathways import one_law
 from anchorscope.pathways.effects import delta_p
 from anchorscope.pathways.one_law import Fit, Gap, Pair, fit_line, gaps, shared_noise
 
@@ -136,15 +135,3 @@ def test_what_probes_share_is_the_upper_end_of_scipys_interval(n):
     control = lines(a, a + x, b, b + x + y)
     wanted = pearsonr(*(line.residual for line in control)).confidence_interval(0.95).high
     assert shared_noise(*control) == pytest.approx(wanted, abs=1e-14)
-
-
-@pytest.mark.parametrize("simulations", [1, 10, 500])
-def test_noise_is_one_stream_however_it_is_cut(monkeypatch, simulations):
-    monkeypatch.setattr(one_law, "_BLOCK", 3 * 40)
-    monkeypatch.setattr(one_law, "_CACHED", 2 * 40)
-    rng = np.random.default_rng(1)
-    sizes = [min(3, simulations - start) for start in range(0, simulations, 3)]
-    stream = [rng.standard_normal((2, size, 40)) for size in sizes]
-    pairs = list(one_law._noise_pairs(40, 1, simulations))
-    assert max(pair.shape[1] for pair in pairs) == min(2, simulations)
-    assert np.array_equal(np.concatenate(pairs, axis=1), np.concatenate(stream, axis=1))

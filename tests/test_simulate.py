@@ -49,12 +49,6 @@ def test_worlds_without_groups_of_their_own_are_not_given_any(world, given):
     assert found.paper_holds  # paper mode sees two groups in every one of them
 
 
-def test_a_coin_toss_is_one_law_for_all_samples():
-    """The groups are clear, and the retest puts samples into others: no power is needed."""
-    found = judged("coin-toss")
-    assert found.finding.name == "uniform" and found.paper_holds
-
-
 @pytest.mark.parametrize(
     ("world", "given", "by"),
     [
@@ -72,22 +66,24 @@ def test_groups_that_a_label_or_the_finder_makes_are_explained_by_it(world, give
 
 
 @pytest.mark.parametrize(
-    ("world", "given"),
+    ("finding", "world", "given"),
     [
-        ("two-pathways", {}),
-        ("one-way", {}),
-        ("uneven-kinds", {}),
-        ("to-the-prior", {"samples": 1500, "belief": 2.5}),  # two laws, not two humps of shifts
+        ("two-pathways", "two-pathways", {}),
+        ("two-pathways", "two-pathways", {"control": "displaces"}),
+        ("two-pathways", "two-pathways", {"control": "surer"}),
+        ("two-pathways", "two-pathways", {"control": "breaks"}),
+        ("two-pathways", "one-way", {}),
+        ("two-pathways", "uneven-kinds", {}),
+        # Two laws, not two humps of shifts.
+        ("two-pathways", "to-the-prior", {"samples": 1500, "belief": 2.5}),
+        ("too-few", "two-pathways", {"samples": 120}),
+        ("no-effect", "no-effect", {}),
+        # The groups are clear, and the retest puts samples into others: no power is needed.
+        ("uniform", "coin-toss", {}),
     ],
 )
-def test_a_clear_mixture_is_found(world, given):
-    found = judged(world, **given)
-    assert found.finding.name == "two-pathways" and found.paper_holds
-
-
-@pytest.mark.parametrize("control", ["displaces", "surer", "breaks"])
-def test_a_control_that_is_none_hides_no_clear_mixture(control):
-    assert judged("two-pathways", control=control).finding.name == "two-pathways"
+def test_a_clear_world_is_named_for_what_it_is(finding, world, given):
+    assert judged(world, **given).finding.name == finding
 
 
 def test_a_weak_belief_is_read_weakly():
@@ -96,20 +92,12 @@ def test_a_weak_belief_is_read_weakly():
     assert weak.finding.name == "cannot-tell"
 
 
-def test_few_samples_make_no_finding():
-    assert judged("two-pathways", samples=120).finding.name == "too-few"
-
-
 def test_the_size_of_the_gap_is_not_the_penaltys_or_the_training_sets():
     """Calibrated logits: the same world, whatever n, and whichever probe groups and measures."""
     few, many = (judged("two-pathways", samples=n, noise=0.8, seed=1) for n in (400, 1500))
     assert few.paper_gap.low - 2 <= many.paper_gap.value <= few.paper_gap.high + 2
     for found in (few, many):
         assert found.finding.same_gap == pytest.approx(found.paper_gap.value, abs=4)
-
-
-def test_no_effect_is_no_pathway():
-    assert judged("no-effect").finding.name == "no-effect"
 
 
 def test_the_states_hold_what_was_planted():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -98,12 +98,12 @@ def find(examined: Sequence[Examined], power: Mapping[str, float]) -> Finding:
     """The finding from all sets of folds, and from the chance of seeing what was planted."""
     whole = combine(examined)
     groups = [look for look in whole.looks.values() if look.explained is not None]
-    conclusion = _conclude(whole, groups, power)
+    name, by, why = _conclude(whole, groups, power)
     looks = groups or list(whole.looks.values())
     return Finding(
-        name=conclusion.name,
-        by=conclusion.by,
-        why=conclusion.why,
+        name=name,
+        by=by,
+        why=why,
         untested=_untested(whole, examined),
         examined=whole,
         best=min(looks, key=lambda look: np.nan_to_num(look.p_dip, nan=2.0)),
@@ -137,7 +137,7 @@ def shows_two_pathways(bands: Sequence[Band], draws: Draws) -> bool:
             cut = together([effect(band, "knockout", draws).p for band in bands])
             sides = _agreement([between_sides(band, draws) for band in bands])
             retest = _agreement([under_retest(band, draws) for band in bands])
-            return bool(cut <= ALPHA and _own(sides, retest))
+            return cut <= ALPHA and sides.shown and (retest.shown or not retest.tested)
     return False
 
 
@@ -237,70 +237,48 @@ def _look(looks: Sequence[HumpTest]) -> HumpTest:
     return replace(combined, explained=_explained(found) if enough else None)
 
 
-def _still_two(group: HumpTest) -> bool:
-    """Whether two groups come back in the retest and are still there within the cells."""
-    return bool(group.comes_back and group.explained is not None and group.explained.still_two)
-
-
-def _own(sides: Agreement, retest: Agreement) -> bool:
-    """Whether what is left is the samples' own: between sides, and again in the retest."""
-    return sides.shown and (retest.shown or not retest.tested)
-
-
-def _comes_back(whole: Examined) -> bool:
-    """Whether what is left comes back: in the retest, or between sides where there is none.
-
-    Two probes with nearly the same direction agree on everything; then only the retest can tell.
-    """
-    return whole.retest.shown if whole.retest.tested else whole.sides.shown
-
-
-class _Conclusion(NamedTuple):
-    name: FindingName
-    why: str
-    by: str = ""
-
-
 def _conclude(
     whole: Examined, groups: Sequence[HumpTest], power: Mapping[str, float]
-) -> _Conclusion:
-    """The finding by METHOD's table, from the combined answers and the looks that show groups."""
+) -> tuple[FindingName, str, str]:
+    """The finding, what explains its groups, and why, from the looks that show groups."""
     if whole.n < FEWEST:
-        why = f"{whole.n} usable samples; below {FEWEST} no finding is made"
-        return _Conclusion("too-few", why)
+        return "too-few", "", f"{whole.n} usable samples; below {FEWEST} no finding is made"
     cut, question = whole.effects["knockout"], whole.effects["question"]
     if not cut.shown and not question.shown:
         why = "not even hiding the whole question moves the probe beyond the neutral control"
-        return _Conclusion("no-effect", why)
-    two = [group for group in groups if _still_two(group)]
-    if cut.shown and _own(whole.sides, whole.retest) and two:
-        return _Conclusion("two-pathways", _where(two))
-    lasting = [g for g in groups if g.comes_back] if _comes_back(whole) else []
+        return "no-effect", "", why
+    # Two probes with nearly the same direction agree on everything; then only the retest can tell.
+    comes_back = whole.retest.shown if whole.retest.tested else whole.sides.shown
+    lasting = [group for group in groups if group.comes_back]
+    two = [group for group in lasting if group.explained is not None and group.explained.still_two]
+    if cut.shown and whole.sides.shown and comes_back and two:
+        return "two-pathways", "", _where(two)
+    lasting = lasting if comes_back else []
     reasons = [g.explained.by for g in lasting if g.explained is not None and g.explained.by]
     if len(reasons) > len(lasting) / 2:
         by = max(_EXPLAINED, key=reasons.count)  # of equals the first
-        return _Conclusion("explained", f"two groups, and {_EXPLAINED[by]}", by)
+        return "explained", by, f"two groups, and {_EXPLAINED[by]}"
     if lasting:
         why = (
             "two groups, but this run cannot exclude that the clean belief or the kind of "
             "question makes them"
         )
-        return _Conclusion("cannot-tell", why)
+        return "cannot-tell", "", why
     # Groups that the retest shows not to be the samples' own, as in a coin toss. The run could
     # have seen groups that are: it sees these, and the retest puts samples into others.
     tossed = bool(groups) and all(group.retest_kappa.high < KAPPA for group in groups)
     if not (tossed or power["half"] >= ENOUGH):
         why = "two groups are not shown, and this run would have missed them too often"
-        return _Conclusion("cannot-tell", why)
+        return "cannot-tell", "", why
     if not cut.shown:
         why = "the whole question moves the probe, its exact tokens do not"
-        return _Conclusion("cannot-tell", why)
+        return "cannot-tell", "", why
     again = "; read again, they fall into other groups" if tossed else ""
-    if _comes_back(whole):
+    if comes_back:
         why = "samples differ in how far they move, by degree and not in two groups"
-        return _Conclusion("graded", why + again)
+        return "graded", "", why + again
     why = "one law moves all samples; what it leaves over does not come back"
-    return _Conclusion("uniform", why + again)
+    return "uniform", "", why + again
 
 
 # Groups that a missed span makes may also go with a kind of question or a belief, since spans are

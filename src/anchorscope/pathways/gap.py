@@ -28,13 +28,13 @@ DRAWS = 200
 def strict_gap(band: Band, *, unit: Delta = "points") -> float:
     """Mean ΔP (side b) of samples that side a flips less that of the others; NaN for one group."""
     a, b = ((band.side(p), band.side(p, "knockout")) for p in SIDES)
-    return _gap(a, b, np.ones(band.n), unit)
+    return gap_of(a, b, delta=unit)
 
 
 def same_gap(band: Band, *, unit: Delta = "points") -> float:
     """The gap with group and effect from side b alone; it differs from strict by circularity."""
     side = (band.side("b"), band.side("b", "knockout"))
-    return _gap(side, side, np.ones(band.n), unit)
+    return gap_of(side, side, delta=unit)
 
 
 def drawn_parts(count: int, *, seed: int) -> np.ndarray:
@@ -54,7 +54,7 @@ def redrawn_gaps(folds: FoldBand, times: np.ndarray, *, unit: Delta = "points") 
             )
             for side, moves in zip(SIDES, folds.moved, strict=True)
         )
-        gaps.append(_gap(a, b, drawn[folds.part].astype(float), unit))
+        gaps.append(gap_of(a, b, delta=unit, weight=drawn[folds.part].astype(float)))
     return np.array(gaps)
 
 
@@ -115,16 +115,20 @@ def smoothed_variance(drawn: np.ndarray, times: np.ndarray) -> float:
     return float(np.maximum((covariance**2 - noise / 2).sum(), 0.0))
 
 
-def _gap(
-    a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...], weight: np.ndarray, unit: Delta
+def gap_of(
+    group: tuple[np.ndarray, ...],
+    effect: tuple[np.ndarray, ...],
+    *,
+    delta: Delta,
+    weight: np.ndarray | float = 1.0,
 ) -> float:
-    """The gap from clean and knocked-out logits of both sides, each sample counted `weight` times.
+    """The gap from clean and knocked-out logits [question] of the probes of group and effect.
 
-    All are [question]; NaN where a group is empty.
+    Each sample counts `weight` times. NaN where a group is empty.
     """
-    flipped = (a[0] > 0) != (a[1] > 0)
-    effect = delta_p(b[0], b[1], delta=unit)
+    flipped = (group[0] > 0) != (group[1] > 0)
+    moved = delta_p(*effect, delta=delta)
     in_q, in_a = weight * flipped, weight * ~flipped
     if not (in_q.any() and in_a.any()):
         return np.nan
-    return float(in_q @ effect / in_q.sum() - in_a @ effect / in_a.sum())
+    return float(in_q @ moved / in_q.sum() - in_a @ moved / in_a.sum())

@@ -11,15 +11,15 @@ prediction of errors beyond logits, margins and covariates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import entr, expit
 
-from anchorscope.config import Balance, Config, Delta, unit_of
+from anchorscope.config import Config, Delta, unit_of
 from anchorscope.pathways.effects import ROLES, delta_p, estimate_columns, flips, prediction
+from anchorscope.pathways.gap import gap_of
 from anchorscope.pathways.one_law import (
     Fit,
     Pair,
@@ -31,10 +31,10 @@ from anchorscope.pathways.one_law import (
     one_law,
     shared_noise,
 )
+from anchorscope.probes.cross_fit import DEFAULT_C
 from anchorscope.probes.fold_probes import fold_logits
 from anchorscope.probes.folds import training_rows
 from anchorscope.probes.labelled import Covariates
-from anchorscope.probes.many_fits import DEFAULT_C
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate, Mode
 from anchorscope.stats.humps import NO_SHAPE, Shape, shape
@@ -56,8 +56,8 @@ SUBSETS = ("all", "right", "wrong", "both", "z0", "z1")
 EXPLAINED = 0.75
 # Or where the signed clean logit alone orders the two groups all but perfectly.
 SEPARATED = 0.97
-_ROWS = 64  # states whose norms are taken at a time
 _TINY = 1e-9
+ADDS = ("adds_auroc_without", "adds_auroc_with", "adds_gain", "adds_gain_low", "adds_gain_high")
 Row = dict[str, Any]  # by column
 
 
@@ -83,9 +83,19 @@ def strict_row(
     row |= class_collapse(clean, knocked, delta=at.unit)
     for mode in MODES:
         row |= _gaps(at, mode, "all", draws) | _gaps(at, mode, "both", draws)
-    row["same_gap"] = _same_gap(at)
+    same = (at.logits("b"), at.logits("b", "knockout"))
+    row["same_gap"] = gap_of(same, same, delta=at.unit)
     row |= _reliability(at, draws)
-    row |= estimate_columns("beyond_random", _beyond_control(at, draws))
+    beyond = Estimate(np.nan, np.nan, np.nan, len(at.fold))
+    if at.control:
+        by_control = np.abs(at.logits("paper", at.control) - clean)
+        beyond = bootstrap_mean(
+            np.abs(moved) - by_control,
+            seed=draws.seed,
+            resamples=draws.resamples,
+            entity=at.entity,
+        )
+    row |= estimate_columns("beyond_random", beyond)
     row |= {
         "control": at.control,
         "kinds": kinds_share(clean, knocked, at.predictors("paper")) if len(clean) else np.nan,
@@ -95,27 +105,16 @@ def strict_row(
     for name in SUBSETS:
         found = _shape(at, name, draws.seed)
         row |= {f"dip_p_{name}": found.p, f"bic_{name}": found.bic}
-    read = refit(
-        *states,
-        readings.at(layer, "paper", "knockout"),
-        z=readings.z,
-        fold=readings.fold,
-        C=config.C,
-        balance=config.balance,
-        seed=config.seed,
-        resamples=config.resamples,
-        entity=covariates.entity,
-    )
-    row |= estimate_columns("knockout_auroc", read.clean_probe)
-    row |= estimate_columns("refit_auroc", read.refit_probe)
-    row |= {"moved_norm": read.norm, "moved_mahalanobis": read.mahalanobis}
-    adds = _group_adds(readings, layer, covariates, draws)
-    row |= {"adds_auroc_without": adds.auroc_without, "adds_auroc_with": adds.auroc_with}
-    row |= estimate_columns("adds_gain", adds.gain)
-    for mode in MODES:
-        row |= estimate_columns(
-            f"answer_only_{mode}", _answer_only_gap(readings, layer, mode, at.unit, draws)
-        )
+    row |= refit_columns(states, readings, layer, config=config, entity=covariates.entity)
+    row |= _group_adds(readings, layer, covariates, draws)
+    for mode, (group, measure) in ROLES.items():
+        gap = NOTHING
+        if "answer-only" in readings.logits:
+            flipped = flips(readings.at(layer, group), readings.at(layer, group, "knockout"))
+            after = readings.at(layer, measure, "answer-only")
+            change = delta_p(readings.at(layer, measure), after, delta=at.unit)
+            gap = difference_of_means(change, flipped, draws)
+        row |= estimate_columns(f"answer_only_{mode}", gap)
     return row
 
 
@@ -178,25 +177,16 @@ def class_collapse(clean: np.ndarray, knockout: np.ndarray, *, delta: Delta = "p
 def explained(group: np.ndarray, by: np.ndarray) -> float:
     """I(group; by) / H(group) of two 0/1 lists; NaN where there is one group only.
 
-    scikit-learn's homogeneity_score (the same to 2e-15, tested) calls one group only 1: all
-    explained. scipy's entropy differs from ours in the last digit in 1 of 1,000 shares.
+    scikit-learn's homogeneity_score (the same, tested) calls one group only 1: all explained.
     """
-    group, by = np.asarray(group) == 1, np.asarray(by) == 1
-    whole = _entropy(group)
-    if not whole > 0:
+    if not len(group):
         return np.nan
-    parts = [by, ~by]
-    left = sum(part.mean() * _entropy(group[part]) for part in parts if part.any())
-    return float(min(max(1 - left / whole, 0.0), 1.0))
-
-
-def _entropy(hits: np.ndarray) -> float:
-    """Nats; NaN for an empty list."""
-    if not len(hits):
-        return np.nan
-    shares = np.array([hits.mean(), 1 - hits.mean()])
-    shares = shares[shares > 0]
-    return float(-(shares * np.log(shares)).sum())
+    cell = 2 * (np.asarray(by) == 1) + (np.asarray(group) == 1)
+    both = np.bincount(cell, minlength=4).reshape(2, 2)  # [by, group]
+    whole, known, both = (
+        entr(counts / len(cell)).sum() for counts in (both.sum(axis=0), both.sum(axis=1), both)
+    )
+    return float(np.clip(1 - (both - known) / whole, 0, 1)) if whole > 0 else np.nan
 
 
 class _Layer:
@@ -209,15 +199,11 @@ class _Layer:
         self.fold, self.z = readings.fold[self.read], readings.z[self.read]
         covariates = covariates.take(self.read)
         self.factors, self.entity = factors_of(covariates), covariates.entity
-        self.control = "neutral" if self._has_control() else ""
         self._laws: dict[tuple[str, ...], Fit] = {}
-
-    def _has_control(self) -> bool:
-        """Whether the neutral control was read, and moves the logits at all."""
-        if "neutral" not in self.readings.logits:
-            return False
-        away = np.abs(self.logits("paper", "neutral") - self.logits("paper"))
-        return bool(away.any() and not np.isnan(away).any())
+        self.control = ""  # "neutral" where that was read of all of them and moves their logits
+        if "neutral" in readings.logits:
+            away = np.abs(self.logits("paper", "neutral") - self.logits("paper"))
+            self.control = "neutral" if away.any() and np.isfinite(away).all() else ""
 
     def logits(self, probe: str, intervention: str = "clean") -> np.ndarray:
         return self.readings.at(self.layer, probe, intervention)[self.read]
@@ -294,18 +280,6 @@ def _gaps(at: _Layer, mode: Mode, subset: Literal["all", "both"], draws: Draws) 
     return row
 
 
-def _same_gap(at: _Layer) -> float:
-    """The ΔP gap with group and effect from strict mode's probe b alone.
-
-    It differs from paper mode by the smaller training set, and from strict mode by circularity.
-    """
-    clean, knocked = at.logits("b"), at.logits("b", "knockout")
-    flipped, effect = flips(clean, knocked) == 1, delta_p(clean, knocked, delta=at.unit)
-    if not 0 < flipped.sum() < len(flipped):
-        return np.nan
-    return float(effect[flipped].mean() - effect[~flipped].mean())
-
-
 def _reliability(at: _Layer, draws: Draws) -> Row:
     """How far a and b agree on the residuals within ŷ, and beyond what they do under the control.
 
@@ -345,164 +319,82 @@ def _shape(at: _Layer, subset: str, seed: int) -> Shape:
     return shape(towards * left, seed=seed, entity=None if at.entity is None else at.entity[rows])
 
 
-def _beyond_control(at: _Layer, draws: Draws) -> Estimate:
-    """|shift| under the knockout less that under the control, in logits."""
-    if not at.control:
-        return Estimate(np.nan, np.nan, np.nan, len(at.fold))
-    clean = at.logits("paper")
-    moved, by_control = (
-        np.abs(at.logits("paper", name) - clean) for name in ("knockout", at.control)
-    )
-    return bootstrap_mean(
-        moved - by_control, seed=draws.seed, resamples=draws.resamples, entity=at.entity
-    )
-
-
-def _answer_only_gap(
-    readings: Readings, layer: int, mode: Mode, unit: Delta, draws: Draws
-) -> Estimate:
-    """ΔP of Q less that of A when the question is left out; NaN where that was not run."""
-    if "answer-only" not in readings.logits:
-        return NOTHING
-    group, measure = ROLES[mode]
-    flipped = flips(readings.at(layer, group), readings.at(layer, group, "knockout"))
-    clean, other = readings.at(layer, measure), readings.at(layer, measure, "answer-only")
-    return difference_of_means(delta_p(clean, other, delta=unit), flipped, draws)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refit:
-    """How knocked-out states of one layer read, and how far they went."""
-
-    clean_probe: Estimate  # AUROC of the clean probe on knocked-out states
-    refit_probe: Estimate  # AUROC of a probe trained on knocked-out states
-    norm: float  # mean ‖x' − x‖ / ‖x‖
-    mahalanobis: float  # median distance from the clean states, that of clean ones being 1
-
-
-def refit(
-    clean: np.ndarray,
-    knockout: np.ndarray,
-    clean_probe: np.ndarray,
+def refit_columns(
+    states: tuple[np.ndarray, np.ndarray],
+    readings: Readings,
+    layer: int,
     *,
-    z: np.ndarray,
-    fold: np.ndarray,
-    C: float = DEFAULT_C,
-    balance: Balance = "weights",
-    seed: int = 0,
-    resamples: int = 1000,
-    entity: np.ndarray | None = None,
-) -> Refit:
-    """One layer's states [question, width], and the clean probe's logits under the knockout.
+    config: Config,
+    entity: np.ndarray | None,
+) -> Row:
+    """How knocked-out states read to the clean probe and to one trained on them; how far they went.
 
-    With `entity` [question] the intervals come from draws of entities, not of questions.
+    `states` are the layer's clean and knocked-out ones [question, width]. The norm is the mean of
+    ‖x' − x‖ / ‖x‖, the Mahalanobis distance a median, that of clean states being 1.
     """
-    cut = ~np.isnan(knockout).any(axis=1)
-    x, y = clean[cut], np.asarray(knockout[cut], dtype=np.float64)
-    z, fold, seen = z[cut], fold[cut], clean_probe[cut]
-    entities = np.arange(len(z)) if entity is None else entity[cut]
-    (logit,) = fold_logits(y, z[None].astype(float), fold, C=C, balance=balance)
-    far, near = distances(x.astype(np.float64), y, fold, seed=seed)
-    area = partial(auroc_interval, seed=seed, resamples=resamples)
-    read = ~np.isnan(logit)
-    return Refit(
-        clean_probe=area(z, seen, entity=entities),
-        refit_probe=area(z[read], logit[read], entity=entities[read]),
-        norm=_norm_ratio(x, y),
-        mahalanobis=float(np.median(far) / np.median(near)) if len(z) else np.nan,
-    )
-
-
-def distances(x: np.ndarray, y: np.ndarray, fold: np.ndarray, *, seed: int = 0) -> np.ndarray:
-    """How far knocked-out states y and clean ones x [question, width] lie from clean states of the
-    other folds, [2, question].
-    """
-    away = np.full((2, len(fold)), np.nan)
+    cut = ~np.isnan(states[1]).any(axis=1)
+    x, y = (values[cut].astype(np.float64) for values in states)
+    z, fold = readings.z[cut], readings.fold[cut]
+    entity = np.arange(len(z)) if entity is None else entity[cut]
+    (logit,) = fold_logits(y, z[None].astype(float), fold, C=config.C, balance=config.balance)
+    read = np.isfinite(logit)
+    area = partial(auroc_interval, seed=config.seed, resamples=config.resamples)
+    by_clean = area(z, readings.at(layer, "paper", "knockout")[cut], entity=entity)
+    by_refit = area(z[read], logit[read], entity=entity[read])
+    away = np.full((2, len(fold)), np.nan)  # of knocked-out and of clean states
     for held_out in np.unique(fold):
         test, train = fold == held_out, training_rows(fold, held_out=held_out, probe="paper")
-        distance = Mahalanobis(x[train], seed=seed)
-        away[0, test], away[1, test] = (distance(states[test]) for states in (y, x))
-    return away
+        distance = Mahalanobis(x[train], seed=config.seed)
+        away[0, test], away[1, test] = distance(y[test]), distance(x[test])
+    size, moved = np.linalg.norm(x, axis=1), np.linalg.norm(y - x, axis=1)
+    far, near = np.median(away, axis=1) if len(z) else (np.nan, np.nan)
+    return {
+        **estimate_columns("knockout_auroc", by_clean),
+        **estimate_columns("refit_auroc", by_refit),
+        "moved_norm": float((moved / size)[size > 0].mean()) if size.any() else np.nan,
+        "moved_mahalanobis": float(far / near),
+    }
 
 
-def _norm_ratio(x: np.ndarray, y: np.ndarray) -> float:
-    """The mean of ‖y − x‖ / ‖x‖ over the rows of states [question, width] that are not zero.
-
-    Some rows at a time, which stay in a processor's cache.
-    """
-    size, moved = np.empty((2, len(x)))
-    for start in range(0, len(x), _ROWS):
-        rows = slice(start, start + _ROWS)
-        some = x[rows].astype(np.float64)
-        size[rows] = np.linalg.norm(some, axis=1)
-        moved[rows] = np.linalg.norm(y[rows] - some, axis=1)
-    nonzero = size > 0
-    return float((moved[nonzero] / size[nonzero]).mean()) if nonzero.any() else np.nan
-
-
-@dataclass(frozen=True, kw_only=True)
-class Adds:
-    """Cross-fitted prediction of a 0/1 target without and with the group."""
-
-    auroc_without: float
-    auroc_with: float
-    gain: Estimate  # nats a question saved by knowing the group; above 0: it adds something
-
-
-def adds(
+def adds_columns(
     target: np.ndarray,
     group: np.ndarray,
     covariates: np.ndarray,
     fold: np.ndarray,
-    *,
-    seed: int = 0,
-    resamples: int = 1000,
-) -> Adds:
-    """What `group` [question] adds to `known` [question, column] in predicting `target`.
+    draws: Draws,
+) -> Row:
+    """What a group [question] adds to `covariates` [question, column] in predicting a 0/1 target.
 
-    Each fold is predicted from the other folds, so a group that is mere noise costs rather than
-    adds. NaN in a column is filled with its median and marked in a column of its own.
+    AUROC without and with it, and the nats a question saved by it. Each fold is predicted from the
+    other folds, so a group that is mere noise costs rather than adds. NaN in a column is filled
+    with its median and marked in a column of its own.
     """
-    target, group = np.asarray(target, dtype=int), np.asarray(group, dtype=np.float64)
-    columns = _filled(covariates)
-    without = cross_fitted_logits(columns, target, fold)
-    with_group = cross_fitted_logits(np.column_stack([columns, group]), target, fold)
-    usable = ~(np.isnan(without) | np.isnan(with_group))
-    if not usable.any() or len(np.unique(group[~np.isnan(group)])) < 2:
-        nothing = Estimate(np.nan, np.nan, np.nan, int(usable.sum()))
-        return Adds(auroc_without=np.nan, auroc_with=np.nan, gain=nothing)
-    y = target[usable]
-    saved = _loss(y, without[usable]) - _loss(y, with_group[usable])
-    return Adds(
-        auroc_without=auroc(y, without[usable]),
-        auroc_with=auroc(y, with_group[usable]),
-        gain=bootstrap_mean(saved, seed=seed, resamples=resamples),
-    )
-
-
-def _filled(covariates: np.ndarray) -> np.ndarray:
     # SimpleImputer(add_indicator=True) gives the same columns in another order, which moves the
     # last digits of the fit.
     columns = []
-    for column in np.asarray(covariates, dtype=np.float64).T:
+    for column in covariates.astype(np.float64).T:
         missing = np.isnan(column)
-        if missing.all():
-            continue
-        columns.append(np.where(missing, np.nanmedian(column), column))
-        if missing.any():
+        if not missing.all():
+            columns.append(np.where(missing, np.nanmedian(column), column))
+        if missing.any() and not missing.all():
             columns.append(missing.astype(np.float64))
-    return np.column_stack(columns)
+    known = np.column_stack(columns)
+    without = cross_fitted_logits(known, target, fold)
+    with_group = cross_fitted_logits(np.column_stack([known, group]), target, fold)
+    usable = ~(np.isnan(without) | np.isnan(with_group))
+    if not usable.any() or len(np.unique(group)) < 2:
+        return dict.fromkeys(ADDS, np.nan)
+    y, without, with_group = target[usable], without[usable], with_group[usable]
+    # 20.7 nats at most: one sure mistake may not decide a mean.
+    losses = [
+        -np.log(np.clip(expit(np.where(y == 1, logit, -logit)), _TINY, 1))
+        for logit in (without, with_group)
+    ]
+    gain = bootstrap_mean(losses[0] - losses[1], seed=draws.seed, resamples=draws.resamples)
+    return dict(zip(ADDS, (auroc(y, without), auroc(y, with_group), *gain[:3]), strict=True))
 
 
-def _loss(y: np.ndarray, logit: np.ndarray) -> np.ndarray:
-    """Nats of each question, 20.7 at most: one sure mistake may not decide a mean.
-
-    scipy's log_expit has no such end (40 nats for a logit of 40).
-    """
-    return -np.log(np.clip(expit(np.where(y == 1, logit, -logit)), _TINY, 1))
-
-
-def _group_adds(readings: Readings, layer: int, covariates: Covariates, draws: Draws) -> Adds:
+def _group_adds(readings: Readings, layer: int, covariates: Covariates, draws: Draws) -> Row:
     """What the strict group adds to both probes' signed logits and margins, and the covariates.
 
     Probe a's too, because the group is a's: beyond b's logit alone the group would only tell what
@@ -512,11 +404,4 @@ def _group_adds(readings: Readings, layer: int, covariates: Covariates, draws: D
     flipped = flips(readings.at(layer, "a"), readings.at(layer, "a", "knockout"))
     rows = ~np.isnan(flipped)
     columns = np.column_stack([*logits, *map(np.abs, logits), covariates.columns])
-    return adds(
-        readings.z[rows],
-        flipped[rows],
-        columns[rows],
-        readings.fold[rows],
-        seed=draws.seed,
-        resamples=draws.resamples,
-    )
+    return adds_columns(readings.z[rows], flipped[rows], columns[rows], readings.fold[rows], draws)

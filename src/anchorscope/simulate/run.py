@@ -63,40 +63,33 @@ def config_of(truth: Truth, *, robust: bool = False) -> Config:
 
 
 def _analyse(run: Run, truth: Truth, world: Simulated, samples: Sequence[Sample]) -> None:
-    """States on disk, probes and tables, as a real run makes them."""
+    """States on disk, probes and tables, as a real run makes them, and what was planted."""
     begun, store, config = time.monotonic(), run.store, run.config
     ids = [sample.id for sample in samples]
     for name in ("clean", *INTERVENTIONS):
         save_states(store, shard_name(name, 0), ids, world.states[name])
-    _describe(store, truth, config)
+    options = [word for name, value in asdict(truth).items() for word in (f"--{name}", str(value))]
+    describe(
+        store,
+        config,
+        command=shlex.join(["anchorscope", "simulate", *options, "--out", str(store.path)]),
+        model={
+            "name": f"Simulated: {truth.world}",
+            "blocks": truth.layers,
+            "width": truth.width,
+            "dtype": "float32",
+            "device": "cpu",
+            "prompt": "none",
+            "why": "simulated states with a known truth, no model",
+        },
+        dataset={
+            "name": "simulated", "title": "Simulated", "questions": truth.samples, "dropped": {},
+        },
+    )  # fmt: skip
     answers = labelled(samples, "simulated", config)
     analyse(run, [Dataset(samples=samples, answers=answers, shards=1)])
-    _save_truth(store, world, ids)
-    store.save_info({"stages": {"simulate": {"seconds": round(time.monotonic() - begun, 2),
-                                             "tokens": 0}}})  # fmt: skip
-
-
-def _describe(store: Store, truth: Truth, config: Config) -> None:
-    """run.json, in the words of a real run."""
-    words = ["anchorscope", "simulate"]
-    for name, value in asdict(truth).items():
-        words += [f"--{name}", str(value)]
-    model = {
-        "name": f"Simulated: {truth.world}",
-        "blocks": truth.layers,
-        "width": truth.width,
-        "dtype": "float32",
-        "device": "cpu",
-        "prompt": "none",
-        "why": "simulated states with a known truth, no model",
-    }
-    dataset = {"name": "simulated", "title": "Simulated", "questions": truth.samples, "dropped": {}}
-    command = shlex.join([*words, "--out", str(store.path)])
-    describe(store, config, command=command, model=model, dataset=dataset)
-
-
-def _save_truth(store: Store, world: Simulated, ids: list[str]) -> None:
-    """tables/truth.csv: what was planted in each sample."""
-    table = pd.DataFrame({"id": ids, "z": world.z, "dose": world.samples.dose,
-                          "missed": world.samples.missed})  # fmt: skip
+    planted = {"z": world.z, "dose": world.samples.dose, "missed": world.samples.missed}
+    table = pd.DataFrame({"id": ids, **planted})
     store.write("tables/truth.csv", partial(table.to_csv, index=False))
+    seconds = round(time.monotonic() - begun, 2)
+    store.save_info({"stages": {"simulate": {"seconds": seconds, "tokens": 0}}})
