@@ -269,7 +269,7 @@ def peer_table(
 
 
 def share(own: Material, peer: Material | None) -> tuple[Material, Material, np.ndarray]:
-    """The questions of a dataset that both models answered, with either's states, and the class
+    """Pair the questions that both models answered, with either's states, and the class
     of the second model's own answers; a UserError where they are too few.
     """
     # A file's questions may have changed under the same ids: the texts must be the same too.

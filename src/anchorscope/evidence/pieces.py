@@ -57,7 +57,7 @@ class PromptMaker:
 
 @dataclass(frozen=True, kw_only=True)
 class PieceInputs:
-    """One dataset of a run, from which tables of evidence are made; in the readings' order."""
+    """The inputs of an evidence table: one dataset of a run, in the order of its readings."""
 
     model: str
     dataset: str

@@ -88,7 +88,7 @@ def class_weights(y: np.ndarray, learns: np.ndarray, balance: str) -> np.ndarray
 def to_single(
     coefficients: np.ndarray, intercept: np.ndarray, x: np.ndarray, learns: np.ndarray
 ) -> Coefficients:
-    """The fits with coefficients in single precision, as they are saved.
+    """Round the fits' coefficients to single precision, as they are saved.
 
     Each intercept takes up what the rounding moves at the mean of the fit's own rows `learns`
     [fit, question]: far from zero that would be much more than the rounding itself.
