@@ -227,7 +227,7 @@ class Layout:
         return len(self.place) == self.query_at.numel()
 
     def pack(self, rows: Tensor) -> Tensor:
-        """Pack padded rows [row, query, ...] into one sequence [1, token, ...], without the padding.
+        """Pack padded rows [row, query, ...] into one sequence [1, token, ...], without padding.
 
         Of tokens that are not distinct the first one counts.
         """

@@ -112,7 +112,7 @@ class RunAnswers:
         return middles
 
     def share_wrong(self, mode: Mode, probability: float) -> Estimate:
-        """The share of wrong answers among those with about the same probability by the layer's probe."""
+        """The share of wrong answers among those with about the same probability."""
         rows = where(self._rows, mode=mode, layer=self.layer)
         near = np.abs(expit(rows["logit_clean"].to_numpy(float)) - probability) <= NEAR
         return rate(rows["z"].to_numpy(float)[near])

@@ -31,7 +31,6 @@ from anchorscope.pathways.one_law import (
     one_law,
     shared_noise,
 )
-from anchorscope.probes.cross_fit import DEFAULT_C
 from anchorscope.probes.fold_probes import fold_logits
 from anchorscope.probes.folds import training_rows
 from anchorscope.probes.labelled import Covariates
