@@ -459,7 +459,7 @@ DEPLOYED = ("combined", "probe", "entity-log-prob")
 
 
 class Auto(Method):
-    """The candidate of highest AUROC on held-out training answers; never by a test answer.
+    """Choose the candidate with the highest AUROC on held-out training answers.
 
     Candidates come in the order of preference; `fit_all` fits them. The first one is taken
     that the best is not ahead of by more than the luckiest of as many equals would be, in 19 of 20

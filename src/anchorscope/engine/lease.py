@@ -57,7 +57,7 @@ class Read(NamedTuple):
 
 
 class Lease:
-    """A model whose attention is ours until the `with` block ends.
+    """Replace a model's attention by the engine's until the `with` block ends.
 
     Nothing stays on the model: its attention implementations and training flags are restored and
     every hook is removed, whatever happens inside. A model is leased once at a time: another thread

@@ -90,7 +90,7 @@ class PieceInputs:
     def table(
         self, name: str, rows: Iterable[tuple], more_columns: Sequence[str] = ()
     ) -> pd.DataFrame:
-        """A table of evidence from its rows less their first two columns, model and dataset."""
+        """Make an evidence table; fill in the first two columns, model and dataset."""
         columns = [*table_columns.EVIDENCE[name], *more_columns]
         return pd.DataFrame([(self.model, self.dataset, *row) for row in rows], columns=columns)
 

@@ -41,7 +41,7 @@ class Job:
         return len(self.given) + sum(ask.n for ask in self.asks)
 
     def send(self, event: Event) -> None:
-        """Hand over what the model gave, from its thread: pieces, where it streams, then all."""
+        """Pass the model's output from its thread to the event loop, streamed pieces first."""
         if not self.loop.is_closed():  # the server may have ended meanwhile
             self.loop.call_soon_threadsafe(self.events.put_nowait, event)
 
