@@ -73,7 +73,7 @@ def evaluate(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """SCORES of each answer by each detector, from a fit on folds without it.
+    """Score each answer with each detector, fitted on the folds without it.
 
     Of several datasets each is evaluated by itself; the folds of all are fitted at once.
     """

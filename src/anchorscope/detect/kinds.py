@@ -128,7 +128,7 @@ class PTrue(Method):
 
 
 class _OverSamples(Method):
-    """A score of what the greedy answer and each question's sampled answers mean."""
+    """A score from the meanings of the greedy answer and the sampled answers."""
 
     learns = False
 

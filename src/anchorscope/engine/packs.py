@@ -54,7 +54,7 @@ def halved(tokens: int, *, least: int) -> Iterator[int]:
 
 
 def longest_right(lease: Any, sizes: Iterable[int], rounding: float) -> tuple[int, float]:
-    """The first of these sizes, in tokens, whose made-up pack has its last row as that row alone.
+    """Find the first pack size, in tokens, whose last row equals that row alone.
 
     0 where there is none. With it how far the rows were apart that were tried last.
     """

@@ -68,7 +68,7 @@ class Worker:
         self._thread.join()
 
     def alive(self) -> bool:
-        """Whether the thread is there to take what comes."""
+        """Whether the worker thread is running."""
         return self._thread.is_alive()
 
     def put(self, job: Job) -> None:

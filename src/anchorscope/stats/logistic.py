@@ -346,7 +346,7 @@ class _Descent:
     def _search_line(
         self, direction: np.ndarray, along: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """How far to go [fit], and p there: Newton's method along the line."""
+        """Search each fit's step size [fit] by Newton's method; return it with p there."""
         y, share, C = self.fits.y, self.fits.share, self.fits.C
         inner, square = (
             _dot(part[:, :-1], direction[:, :-1]) / C for part in (self.point, direction)
