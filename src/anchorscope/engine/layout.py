@@ -341,7 +341,7 @@ class Layout:
         return (~_gone(edges, block, edges.post)).to(dtype)
 
     def _cut_of(self, block: int) -> int | None:
-        """Equal for blocks that are cut alike."""
+        """A key that is equal for blocks that are cut alike."""
         return None if self.edges is None or self.edges.alike else block
 
     def _once(self, name: object, make: Callable[[], Tensor]) -> Tensor:

@@ -71,7 +71,7 @@ def longest_right(lease: Any, sizes: Iterable[int], rounding: float) -> tuple[in
 
 
 def _error(lease: Any, tokens: int) -> float:
-    """How far the last row of a random pack of so many tokens is from that row alone."""
+    """Compare the last row of a random pack of so many tokens with that row alone."""
     model, size = lease.model, lease.model.lm.config.get_text_config().vocab_size
     generator = torch.Generator().manual_seed(0)
     rows = torch.randint(size // 10, size, (-(-tokens // _ROW), _ROW), generator=generator)

@@ -1,4 +1,4 @@
-"""What the probes of a run say of an answer: P(wrong), the pathway, and what that is worth."""
+"""Read an answer with a run's probes: P(wrong), the pathway, and their track record."""
 
 from __future__ import annotations
 

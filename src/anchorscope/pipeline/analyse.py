@@ -122,7 +122,7 @@ def analyse_dataset(run: Run, dataset: Dataset, readings: Readings) -> Tables:
 
 
 def analyse(run: Run, datasets: Sequence[Dataset]) -> None:
-    """Everything that states on disk decide: probes/, samples.parquet and all of tables/."""
+    """Compute probes/, samples.parquet and all of tables/ from the states on disk."""
     samples = save_samples(run, datasets)
     tables = [analyse_dataset(run, dataset, train_probes(run, dataset)) for dataset in datasets]
     save_tables(run, join_tables(run, tables), samples)

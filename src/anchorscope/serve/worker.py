@@ -47,7 +47,7 @@ class Job:
 
 
 class Worker:
-    """What waits in the queue goes to the model in one call: prompts together, answers together."""
+    """Run queued jobs on the model, several in one call: prompts together, answers together."""
 
     def __init__(self, served: Served, metrics: Metrics, *, longest: int, batch: int) -> None:
         self._served, self._metrics, self._batch = served, metrics, batch

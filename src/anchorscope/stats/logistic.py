@@ -293,7 +293,7 @@ class _Descent:
         self.history: deque[tuple[np.ndarray, ...]] = deque(maxlen=MEMORY)
 
     def run(self, most: int) -> tuple[np.ndarray, int]:
-        """The points once no slope is above its tolerance, and how many fits `most` steps left."""
+        """Descend until no slope is above its tolerance; count the fits that `most` steps left."""
         final, numbers = np.zeros_like(self.point), np.arange(len(self.point))
         for _ in range(most):
             still_open = np.abs(self.slope).max(axis=1) > self.tolerance
