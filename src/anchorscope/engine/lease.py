@@ -177,7 +177,7 @@ class Lease:
         return None
 
     def _check_called(self, now: Pass) -> None:
-        """Check that every block attended through the engine once, so that nothing bypasses the cut."""
+        """Check that every block attended through the engine once: nothing bypasses the cut."""
         blocks = list(range(self.model.blocks if now.depth is None else now.depth))
         if now.called == blocks and len(now.states) == len(blocks):
             return
