@@ -193,7 +193,7 @@ def _measure_several(
     statistic: Callable[[Sequence[np.ndarray]], np.ndarray],
     region: Region,
 ) -> Measured:
-    curves = [run.curves[name, mode] for name in datasets.split(",")]
+    curves = [run.curves[name, mode] for name in run.titles]  # a name may hold a comma
     value = float(statistic([c.q for c in curves]))
     return from_draws(value, statistic([c.drawn_q for c in curves]), region)
 

@@ -104,7 +104,7 @@ def claims_of(runs: Sequence[RunView]) -> pd.DataFrame:
 
 
 def claim_inputs(run: RunView) -> ClaimInputs:
-    """What the claims are decided from, of a run folder."""
+    """Read what the claims are decided from out of a run folder."""
     tables = {"pathways": run.pathways, "strict": run.strict, "findings": run.findings}
     return from_tables(run.info, tables | run.evidence, run.samples)
 

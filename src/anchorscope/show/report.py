@@ -437,7 +437,7 @@ def examples(run: RunView) -> list[dict[str, Any]]:
 
 
 def agreeing(run: RunView, dataset: str, layer: int) -> pd.DataFrame:
-    """Paper-mode rows whose group the strict probe gives too: examples both readings share."""
+    """Keep the paper-mode rows whose group the strict probe confirms, as examples."""
     rows = where(run.pathways, dataset=dataset, layer=layer)
     strict = where(rows, mode="strict")
     same = set(zip(strict["id"], strict["pathway"], strict=True))
