@@ -44,17 +44,17 @@ def paragraphs(
 ) -> list[Paragraph]:
     """Paragraphs of facts drawn from these questions, some of them wrong."""
     rng = np.random.default_rng(seed)
-    known = [q for q in questions if q.relation in SENTENCES and q.subjects]
+    usable = [q for q in questions if q.relation in SENTENCES and q.subjects]
     made = []
     for _ in range(count):
         text, places = "", []
-        for number in rng.choice(len(known), facts, replace=False):
-            question = known[number]
+        for number in rng.choice(len(usable), facts, replace=False):
+            question = usable[number]
             value, wrong = question.answers[0], bool(rng.random() < WRONG)
             if wrong:
                 others = [
                     q.answers[0]
-                    for q in known
+                    for q in usable
                     if q.relation == question.relation and q.answers[0] not in question.answers
                 ]
                 value = str(rng.choice(others))
@@ -99,8 +99,8 @@ def main() -> None:
     detector = anc.Detector.load(options.detector)
     model = anc.load_model(detector.model["source"], dtype=detector.model["dtype"])
     run = anc.RunView.open(options.run, collected_ok=True)
-    asked = {sample.question.entity.casefold() for sample in run.answers}
-    unseen = [q for q in anc.load_questions("atlas") if q.entity.casefold() not in asked]
+    entities_asked = {sample.question.entity.casefold() for sample in run.answers}
+    unseen = [q for q in anc.load_questions("atlas") if q.entity.casefold() not in entities_asked]
     long = paragraphs(unseen, options.answers, facts=options.facts)
     exchanges = [anc.Exchange(question=ASKED, answer=paragraph.text) for paragraph in long]
     print("\n".join(summary(long, detector.score_answers(model, exchanges))))

@@ -12,12 +12,12 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from peers_clock import Clock
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from anchorscope.engine.batches import Budget, in_batches
@@ -116,27 +116,7 @@ def job(model: Model, prompts: list[tuple[int, ...]], budget: Budget) -> dict[st
                     break
                 with clock.of("copy"):
                     to_host(read[1])
-    return {**clock.seconds, "total": sum(clock.seconds.values()), "knockout_tokens": tokens}
-
-
-class Clock:
-    """Seconds by name, the device waited for."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    def of(self, name: str) -> Clock:
-        self.name = name
-        return self
-
-    def __enter__(self) -> None:
-        torch.cuda.synchronize()
-        self.begun = time.perf_counter()
-
-    def __exit__(self, *error: object) -> None:
-        torch.cuda.synchronize()
-        spent = time.perf_counter() - self.begun
-        self.seconds[self.name] = self.seconds.get(self.name, 0.0) + spent
+    return {**clock.wall, "total": sum(clock.wall.values()), "knockout_tokens": tokens}
 
 
 def product_rate() -> float:
@@ -151,7 +131,7 @@ def best_of(work: Callable[[], object], times: int) -> float:
         clock = Clock()
         with clock.of("x"):
             work()
-        clocks.append(clock.seconds["x"])
+        clocks.append(clock.wall["x"])
     return sorted(clocks)[len(clocks) // 2]
 
 
@@ -182,7 +162,7 @@ def measure(name: str, questions: int, repeats: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", default=",".join(SIZES))
     parser.add_argument("--questions", type=int, default=2048)
     parser.add_argument("--repeats", type=int, default=3)

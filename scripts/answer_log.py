@@ -35,18 +35,18 @@ def main() -> None:
     answerer, rows = Answerer(model, max_tokens=16), []
     with Lease(model) as lease:
         for start in range(0, len(order), BATCH):
-            asked = [questions[n] for n in order[start : start + BATCH]]
+            batch = [questions[n] for n in order[start : start + BATCH]]
             turns = [
                 [*([SYSTEM] if n % 2 else []), {"role": "user", "content": question.text}]
-                for n, question in enumerate(asked)
+                for n, question in enumerate(batch)
             ]
             prompts = [
                 model.tokenizer.apply_chat_template(one, add_generation_prompt=True)["input_ids"]
                 for one in turns
             ]
             prefix = read_prefix(lease, shared_prefix(prompts, stop=min(map(len, prompts)) - 1))
-            written = answerer.answer(lease, prefix, [q.id for q in asked], prompts).answers
-            for question, messages, answer in zip(asked, turns, written, strict=True):
+            written = answerer.answer(lease, prefix, [q.id for q in batch], prompts).answers
+            for question, messages, answer in zip(batch, turns, written, strict=True):
                 label = judge(answer.text, question.answers, question=question.text)
                 if label != "abstain":
                     row = {"messages": messages, "answer": answer.text, "label": label}

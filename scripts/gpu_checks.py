@@ -94,7 +94,8 @@ def split_checks(config: LlamaConfig, dtype: torch.dtype, *, gpu: bool) -> None:
     if dtype != full:  # the same rounded weights, calculated with in full precision
         truth = load_model(built(config, device, dtype).to(full), tokenizer=tiny_tokenizer())
     parted = load_model(split(built(config, "cpu", dtype), gpu=gpu), tokenizer=tiny_tokenizer())
-    places = [str(p) for p in parted.lm.hf_device_map.values()]
+    spread: Any = parted.lm
+    places = [str(p) for p in spread.hf_device_map.values()]
     count = {place: places.count(place) for place in sorted(set(places))}
     label = str(dtype).removeprefix("torch.")
     check(f"split, {label}", len(count) > 1, f"{count}; takes tokens on {parted.device}")

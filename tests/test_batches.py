@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.engine.batches import (
-    Bounds,
     Budget,
     ModelFacts,
     bounds_on_cpu,
@@ -96,7 +95,7 @@ GIB = 1 << 30
     ],
 )
 def test_bounds_follow_from_free_memory_and_what_a_token_takes(free, token, tokens, keys):
-    assert bounds_within(free, token) == Bounds(tokens, keys, keys)
+    assert bounds_within(free, token) == Budget(tokens, written=keys, trunk=keys)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +103,7 @@ def test_bounds_follow_from_free_memory_and_what_a_token_takes(free, token, toke
     [(24 * GIB, 2048, GIB), (8 * GIB, 2048, GIB // 2), (GIB, 512, GIB // 16)],
 )
 def test_bounds_on_a_cpu_follow_from_all_its_memory(memory, tokens, written):
-    assert bounds_on_cpu(memory) == bounds_on_cpu(memory + 1) == (tokens, written, None)
+    assert bounds_on_cpu(memory) == bounds_on_cpu(memory + 1) == Budget(tokens, written=written)
 
 
 def test_batches_follow_from_the_dtype_and_from_the_bounds_that_are_noted():
@@ -114,10 +113,10 @@ def test_batches_follow_from_the_dtype_and_from_the_bounds_that_are_noted():
     assert Budget.of(half).tokens == 4096
     model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
     assert (Budget.of(model).tokens, Budget.of(model).trunk) == (2048, None)
-    set_facts(model.lm, ModelFacts(Bounds(512, 1 << 20, 1 << 21)))
+    set_facts(model.lm, ModelFacts(Budget(512, written=1 << 20, trunk=1 << 21)))
     budget = Budget.of(model)
     assert (budget.tokens, budget.written, budget.trunk) == (512, 1 << 20, 1 << 21)
-    set_facts(model.lm, ModelFacts(Bounds(512, 1 << 20, 1 << 21), largest=64))
+    set_facts(model.lm, ModelFacts(Budget(512, written=1 << 20, trunk=1 << 21), largest=64))
     assert Budget.of(model).tokens == 64
 
 

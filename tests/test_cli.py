@@ -14,48 +14,6 @@ from anchorscope.cli.options import PANELS
 from anchorscope.datasets import DATASETS
 from anchorscope.models.locate import WEIGHTS
 
-BAD = [
-    ("--model ./nowhere", "'./nowhere' is neither a model folder nor a .gguf file."),
-    ("--data popkwa", "Unknown dataset or file 'popkwa'. Accepted: atlas, atlas-compare, popqa"),
-    ("--data popqaa", "Did you mean 'popqa'?"),
-    ("--limit -3", "--limit is '-3'. Accepted: a number of questions, or all."),
-    ("--limit many", "--limit is 'many'. Accepted: a number of questions, or all."),
-    ("--prompt haiku", "Unknown prompt 'haiku'. Accepted: auto, chat, text."),
-    ("--prompt texts", "Accepted: auto, chat, text. Did you mean 'text'?"),
-    ("--finder eyes", "Unknown finder 'eyes'. Accepted: auto, given, rules, model, spacy, all."),
-    ("--layers window:0", "Unknown layers 'window:0'. Accepted: cumulative, single, window:w"),
-    ("--device abacus", "Device 'abacus' cannot be used"),
-    ("--device tensor-parallel", "--workers N has each GPU run a copy of the model."),
-    ("--dtype int3", "Unknown dtype 'int3'. Accepted: auto, float32, bfloat16, float16."),
-]
-
-
-@pytest.mark.parametrize(("words", "sentence"), BAD)
-def test_a_bad_option_is_one_sentence_and_writes_nothing(cli, tmp_path, words, sentence):
-    out = tmp_path / "run"
-    code, _, error = cli("run", "--data", "atlas", "--limit", "48", "--out", out, *words.split())
-    assert code == 2
-    assert sentence in error and "Traceback" not in error
-    assert not (out / "answers").exists()
-
-
-BAD_FILES = [
-    ("no_answers.csv", "question\nWhat is up?\n", "answer"),
-    ("empty.jsonl", "", "has no rows"),
-    ("blank.csv", "question,answer\n,sky\nA?,\n", "2 of 2 rows of blank.csv cannot be used"),
-    ("twice.csv", "id,question,answer\n1,What is up?,sky\n1,What is down?,earth\n", "of row 1"),
-    ("picture.png", "PNG", "Accepted"),
-]
-
-
-@pytest.mark.parametrize(("name", "text", "sentence"), BAD_FILES)
-def test_a_bad_file_of_questions(cli, tmp_path, name, text, sentence):
-    (tmp_path / name).write_text(text)
-    code, _, error = cli("run", "--data", tmp_path / name, "--out", tmp_path / "run")
-    assert code == 2
-    assert sentence in error and "Traceback" not in error
-    assert not (tmp_path / "run").exists()
-
 
 def test_bad_rows_are_skipped_and_what_was_left_out_is_said(cli, tmp_path):
     model = rivers(tmp_path) / "model"
@@ -102,34 +60,6 @@ def test_options_and_commands_are_in_groups_with_an_example(cli):
     assert "Example: anchorscope run --model" in out.replace("`", "")
     for group in PANELS:
         assert f"─ {group} ─" in out
-
-
-def test_a_folder_of_another_run(cli, tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    code, _, error = cli("run", "--data", "atlas", "--out", tmp_path)
-    assert code == 2
-    assert "is not a run of anchorscope" in error
-
-
-def test_too_few_right_answers_are_counted(cli, tmp_path, bundled):
-    """The bundled model cannot answer these: the message says how many there are."""
-    rows = ["question,answer,subject"]
-    rows += [f"What is the secret word of City{n}?,xyzzy{n},City{n}" for n in range(12)]
-    (tmp_path / "hard.csv").write_text("\n".join(rows) + "\n")
-    words = ["--data", tmp_path / "hard.csv", "--prompt", "text", "--max-tokens", 2, "--shots", 1]
-    code, _, error = cli("run", *words, "--out", tmp_path / "run")
-    assert code == 2
-    assert "0 right" in error
-    assert "wrong" in error
-
-
-def test_figure_of_nothing(cli, tmp_path):
-    code, _, error = cli("figure", tmp_path / "nowhere", "--out", tmp_path / "f.pdf")
-    assert code == 2
-    assert "There is no folder" in error
-    code, _, error = cli("figure", tmp_path, "--out", tmp_path / "f.bmp")
-    assert code == 2
-    assert "Unknown figure format '.bmp'. Accepted: .png, .svg, .pdf." in error
 
 
 def test_doctor_prints_each_check(cli, tmp_path):

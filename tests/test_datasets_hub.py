@@ -13,7 +13,6 @@ import pyarrow.parquet
 import pytest
 
 from anchorscope.datasets import DATASETS, load_questions
-from anchorscope.datasets.columns import read_columns
 from anchorscope.datasets.hub import from_hub, read_address
 from anchorscope.errors import UserError
 from anchorscope.records import Question
@@ -268,13 +267,6 @@ def test_mistakes_are_one_sentence(books: Path) -> None:
     ):
         with pytest.raises(UserError, match=words):
             load_questions(data, columns=columns)
-
-
-def test_columns_are_read_by_their_path() -> None:
-    columns = read_columns(" question = prompt , answers=gold.names ")
-    assert columns is not None
-    assert columns.needed == ("prompt", "gold")
-    assert columns.normal(ROWS[1]) == {"question": "Who wrote Dracula?", "answers": ["Bram Stoker"]}
 
 
 ASKED, GOLD = "Who got the prize?", "Michio Sugeno"

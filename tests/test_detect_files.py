@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,15 +30,6 @@ def saved(run, tmp_path_factory):
     """A detector and the folder it was saved in."""
     made = Detector.train(run, method="probe", folds=3, resamples=100)
     return made, made.save(tmp_path_factory.mktemp("detectors") / "probe")
-
-
-def test_the_run_folder_gives_back_what_was_put_in(run):
-    put, got = two_pathways(n=240), from_run(run, "made-up")
-    assert got.ids == put.ids
-    assert np.array_equal(got.z, put.z)
-    assert np.array_equal(got.layer("knockout", 1), put.layer("knockout", 1))
-    assert got.texts[3].popularity == pytest.approx(put.texts[3].popularity)
-    assert got.bank.layers == 1
 
 
 @pytest.mark.parametrize("method", DEPLOYED)
@@ -97,8 +87,10 @@ def test_few_answers_are_said_in_words_and_in_the_card(tmp_path):
     assert unsure[0] > unsure[1] > 0
     low, high = small.band
     assert low <= small.threshold <= high
-    said = [small.outcome(p)[0] for p in (low - 0.01, (low + high) / 2, high + 0.01, float("nan"))]
-    assert said == ["right", "cannot say", "wrong", "cannot say"]
+    outcomes = [
+        small.outcome(p)[0] for p in (low - 0.01, (low + high) / 2, high + 0.01, float("nan"))
+    ]
+    assert outcomes == ["right", "cannot say", "wrong", "cannot say"]
 
 
 def test_a_promised_risk_is_kept_with_the_detector(tmp_path):
@@ -121,16 +113,16 @@ def test_a_promised_risk_is_kept_with_the_detector(tmp_path):
 def test_a_warning_is_trained_where_the_run_kept_the_question_and_saved_with_it(tmp_path):
     made = plain(n=240, layers=1)
     rng = np.random.default_rng(0)
-    asked = rng.standard_normal((240, 1, 8))
-    asked[:, 0, 3] += 0.8 * (2 * made.z - 1)
+    states_asked = rng.standard_normal((240, 1, 8))
+    states_asked[:, 0, 3] += 0.8 * (2 * made.z - 1)
     states = {name: made.layer(name, 1)[:, None] for name in ("clean", "knockout")}
-    world = material(made.z, states | {"question-only": asked})
+    world = material(made.z, states | {"question-only": states_asked})
     run = RunView.open(write_run(tmp_path / "run", [world]))
     trained = Detector.train(run, method="probe", folds=3, resamples=100)
     again = Detector.load(trained.save(tmp_path / "detector"))
     assert again.pre_answer.evaluation == trained.pre_answer.evaluation
-    found = again.pre_answer.probability(asked[:, 0])
-    assert np.array_equal(found, trained.pre_answer.probability(asked[:, 0]))
+    found = again.pre_answer.probability(states_asked[:, 0])
+    assert np.array_equal(found, trained.pre_answer.probability(states_asked[:, 0]))
     assert roc_auc_score(made.z, found) > 0.8
     assert again.pre_answer.evaluation["auroc"] == pytest.approx(0.87, abs=0.05)  # Φ(0.8 √2)
     assert "reads the question alone" in (tmp_path / "detector" / "README.md").read_text()
@@ -148,8 +140,8 @@ def test_examples_of_every_dataset_are_kept(tmp_path):
 
 def test_too_few_answers_are_counted(tmp_path):
     folder = write_run(tmp_path / "few", [plain(n=24)])
-    said = "24 answers are too few to train a detector on: 60 are needed"
-    with pytest.raises(UserError, match=said):
+    outcomes = "24 answers are too few to train a detector on: 60 are needed"
+    with pytest.raises(UserError, match=outcomes):
         Detector.train(RunView.open(folder), method="probe")
     enough = RunView.open(write_run(tmp_path / "enough", [plain(n=60)]))
     made = Detector.train(enough, method="probe", folds=3, resamples=100)
@@ -202,11 +194,5 @@ def test_the_gate_tells_the_planted_pathway(tmp_path):
     beliefs = learn_beliefs(from_run(run, world.name))
     states = np.stack([world.layer("clean", k) for k in range(1, world.bank.layers + 1)], axis=1)
     groups = pathway_groups(world, beliefs.gate_layer, C=3.0)
-    known = np.isfinite(groups)
-    assert roc_auc_score(groups[known], beliefs.question_anchored(states)[known]) > 0.75
-
-
-def test_a_folder_of_a_kind_that_is_not_deployed_says_to_train_again(saved, tmp_path):
-    folder = replace(saved[0], name="mop").save(tmp_path / "detector")
-    with pytest.raises(UserError, match=r"of the kind 'mop', which .* train the detector again"):
-        Detector.load(folder)
+    placed = np.isfinite(groups)
+    assert roc_auc_score(groups[placed], beliefs.question_anchored(states)[placed]) > 0.75

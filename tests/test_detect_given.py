@@ -100,7 +100,7 @@ def test_a_warning_from_the_command_line(tiny_llama, tmp_path, monkeypatch, caps
     with pytest.raises(SystemExit) as stop:
         main()
     assert not stop.value.code
-    said = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    printed = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     want = detector.warn(tiny_llama, QUESTIONS[0])
-    assert said["probability"] == pytest.approx(want.probability, abs=2e-4)
-    assert "answer" not in said
+    assert printed["probability"] == pytest.approx(want.probability, abs=2e-4)
+    assert "answer" not in printed

@@ -92,4 +92,4 @@ def test_a_refusal_is_one_sentence_and_nothing_is_uploaded(push):
     assert "'org/detector' could not be written" in error and "401" in error
     assert "hf auth login" in error and "Traceback" not in error
     assert not there.repositories and not there.large
-    assert not any("preupload" in asked or "commit" in asked for asked in there.asked)
+    assert not any("preupload" in address or "commit" in address for address in there.asked)

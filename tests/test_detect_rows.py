@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -17,7 +12,7 @@ from kit.plain import plain_states
 from kit.tiny import tiny_lm, tiny_tokenizer
 from test_detect_score import QUESTIONS, make
 
-from anchorscope.detect.rows import score_file
+from anchorscope.detect import rows as own_rows
 from anchorscope.models import load_model
 from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.view import RunView
@@ -75,7 +70,7 @@ def read(file) -> list[dict]:
 @pytest.mark.parametrize("start", [".csv", ".parquet", ".jsonl"])
 def test_each_kind_of_file_is_read_and_written(places, score, tmp_path, start, end):
     file, out = write(tmp_path / f"in{start}", ROWS), tmp_path / "not" / "there" / f"out{end}"
-    code, said, error = score(file, "--out", out)
+    code, printed, error = score(file, "--out", out)
     assert code == 0, error
     detector, model = places["loaded"]
     want = detector.score(
@@ -91,7 +86,7 @@ def test_each_kind_of_file_is_read_and_written(places, score, tmp_path, start, e
         else:
             assert float(row["probability"]) == pytest.approx(one.probability, abs=2e-4)
             assert str(row["flagged"]) == str(one.flagged)
-    assert f"{sum(one.flagged for one in want)} of 3 flagged" in said
+    assert f"{sum(one.flagged for one in want)} of 3 flagged" in printed
     assert sorted(p.name for p in out.parent.iterdir()) == [out.name]
 
 
@@ -111,23 +106,23 @@ BAD = {
 
 @pytest.mark.parametrize("mistake", BAD)
 def test_a_mistake_in_a_file_is_one_sentence(score, tmp_path, mistake):
-    end, content, said = BAD[mistake]
+    end, content, printed = BAD[mistake]
     (tmp_path / f"in{end}").write_bytes(content)
     code, _, error = score(tmp_path / f"in{end}", "--out", tmp_path / "out.jsonl")
-    assert code == 2 and said in error and "Traceback" not in error
+    assert code == 2 and printed in error and "Traceback" not in error
     assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_what_could_not_be_written_is_said_before_anything_is_scored(score, tmp_path):
     file = write(tmp_path / "in.jsonl", [{"question": "a", "n": 1}, {"question": "b", "n": "x"}])
     (tmp_path / "file").write_text("")
-    for out, said in (
+    for out, printed in (
         (tmp_path / "out.xlsx", "Unknown kind of file for --out 'out.xlsx'"),
         (tmp_path / "file" / "out.jsonl", "cannot be made"),
         (tmp_path / "out.parquet", "The field `n` cannot be a column"),
     ):
         code, printed, error = score(file, "--out", out)
-        assert code == 2 and said in error and "scores" not in error + printed
+        assert code == 2 and printed in error and "scores" not in error + printed
         assert not out.exists()
 
 
@@ -140,44 +135,27 @@ def test_a_rows_own_fields_are_kept_beside_new_ones_with_a_prefix(score, tmp_pat
     assert {"wrong_score", "wrong_probability", "answer"} <= set(row)
 
 
-def command(places, file, out):
-    code = (
-        "import sys; from anchorscope.detect.rows import score_file; score_file.PORTION = 2;"
-        "from anchorscope.cli import main; main()"
-    )
-    words = ["detect", "score", places["detector"], file, "--out", out, "--device", "cpu"]
-    return [sys.executable, "-c", code, *map(str, words), "--model", str(places["model"])]
-
-
-@pytest.mark.slow
-def test_a_killed_scoring_goes_on_and_ends_like_an_undisturbed_one(
-    places, score, tmp_path, monkeypatch
-):
-    rows = [{"question": f"Who is number {n * 7 % 60}?" + "?" * (n % 5)} for n in range(160)]
-    file = write(tmp_path / "in.jsonl", rows)
+def test_a_stopped_scoring_goes_on_and_ends_like_an_undisturbed_one(places, tmp_path, monkeypatch):
+    monkeypatch.setattr(own_rows, "PORTION", 2)
+    detector, model = places["loaded"]
+    rows = [{"question": f"Who is number {n * 7 % 60}?" + "?" * (n % 5)} for n in range(12)]
     out, journal = tmp_path / "out.jsonl", tmp_path / ".out.jsonl.partial"
-    process = subprocess.Popen(command(places, file, out), stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < deadline:
-        if journal.exists() and journal.read_bytes().count(b"\n") > 4:
-            break
-        time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    portions: list[int] = []
+
+    def scores(part, progress):
+        portions.append(len(part))
+        if len(portions) == 4:
+            raise KeyboardInterrupt
+        return detector.score(model, [row["question"] for row in part])
+
+    with pytest.raises(KeyboardInterrupt):
+        own_rows.score_file(rows, scores, out, made_by={"by": 1})
     assert journal.exists() and not out.exists()
     with journal.open("ab") as torn:
         torn.write(b'[{"answer": "half a li')
-    kept = 2 * (journal.read_bytes().count(b"\n") - 1)
-    assert 0 < kept < len(rows)
-
-    monkeypatch.setattr(score_file, "PORTION", 2)
-    code, said, error = score(file, "--out", out)
-    assert code == 0, error
-    assert f"{kept} of 160 rows had been scored before." in said
-    assert f"scores (0/{len(rows) - kept})" in error
-    assert not journal.exists()
-    code, said, _ = score(file, "--out", tmp_path / "whole.jsonl")
-    assert code == 0 and "before" not in said
+    done = own_rows.score_file(rows, scores, out, made_by={"by": 1})
+    assert (done.rows, done.kept, len(portions)) == (12, 6, 7) and not journal.exists()
+    own_rows.score_file(rows, scores, tmp_path / "whole.jsonl", made_by={"by": 1})
     assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 

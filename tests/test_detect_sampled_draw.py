@@ -52,10 +52,10 @@ def plain_answer(model, prompt, numbers, temperature):
 
 def test_drawn_answers_are_those_of_a_plain_loop_in_any_batch(tiny, tmp_path):
     samples = [made(tiny, n, subject) for n, subject in enumerate(SUBJECTS)]
-    how = {"samples": 3, "temperature": 0.8, "max_tokens": 5}
+    options = {"samples": 3, "temperature": 0.8, "max_tokens": 5}
     with Lease(tiny) as lease:
         for name, parts in (("all", [samples]), ("each", [[s] for s in samples])):
-            draw_answers(Shards(lease, Store(tmp_path / name), parts, seed=4), **how)
+            draw_answers(Shards(lease, Store(tmp_path / name), parts, seed=4), **options)
     tables = [
         pd.concat(map(pd.read_parquet, sorted((tmp_path / name).rglob("*.parquet"))))
         for name in ("all", "each")
@@ -76,12 +76,12 @@ def test_drawn_answers_are_those_of_a_plain_loop_in_any_batch(tiny, tmp_path):
 
 @pytest.fixture
 def collected(tiny_llama, tmp_path):
-    asked = tuple(
+    questions_asked = tuple(
         Question(id=f"q:{n}", dataset="q", text=f"what is {s} for?", answers=("x",),
                  subjects=(s,), entity=s)
         for n, s in enumerate(SUBJECTS)
     )  # fmt: skip
-    questions = QuestionSet(name="q", title="Q", questions=asked, shots=())
+    questions = QuestionSet(name="q", title="Q", questions=questions_asked, shots=())
     config = Config(limit=None, shots=0, max_tokens=6, shard=2, dtype="float32", device="cpu")
     return collect(tiny_llama, questions, out=tmp_path / "run", config=config)
 

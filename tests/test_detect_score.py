@@ -87,37 +87,28 @@ def test_a_given_answer_is_scored_as_a_plain_pass_reads_it(architecture):
         assert one.calibrated_on == "0 answers of d"
 
 
-def test_the_prompt_is_the_one_of_the_run(tiny_llama):
-    bound = make(tiny_llama).bind(tiny_llama)
-    for question in QUESTIONS:
-        want = make_prompt(tiny_llama, question, shots=SHOTS, style="text")
-        assert bound.prompt(question).ids == want.ids
-        assert bound.prompt(question) == want
-        assert bound.prompt(question).ids[: len(bound.shared)] == bound.shared
-
-
 def test_a_detector_of_two_datasets_asks_which_prompt(tiny_llama):
     """Each dataset's worked examples are kept; the score is that of the prompt that was named."""
     one = make(tiny_llama)
     other_shots = (Shot(question="What colour is grass?", answer="green"),)
-    asked = {"first": SHOTS, "second": other_shots}
+    shots_by_name = {"first": SHOTS, "second": other_shots}
     examples = [
         Example(
             question=example.question,
             prompt_ids=make_prompt(tiny_llama, example.question, shots=shots, style="text").ids,
             dataset=name,
         )
-        for name, shots in asked.items()
+        for name, shots in shots_by_name.items()
         for example in one.examples
     ]
     both = replace(one, examples=tuple(examples))
-    for name, shots in asked.items():
+    for name, shots in shots_by_name.items():
         want = make_prompt(tiny_llama, QUESTIONS[0], shots=shots, style="text")
         assert both.bind(tiny_llama, dataset=name).prompt(QUESTIONS[0]) == want
     want = one.score(tiny_llama, QUESTIONS[0], answer="Rome").probability
     first, second = (
         both.score(tiny_llama, QUESTIONS[0], answer="Rome", dataset=name).probability
-        for name in asked
+        for name in shots_by_name
     )
     assert first == pytest.approx(want, abs=2e-4)
     assert abs(second - want) > 1e-3
@@ -140,15 +131,6 @@ def test_own_answers_batches_and_given_answers_agree(tiny_llama):
         else:
             assert alone.probability == pytest.approx(one.probability, abs=2e-4)
     assert any(not one.reason for one in together)
-
-
-def test_scoring_leaves_the_model_as_it_was(tiny_llama):
-    ids = torch.tensor([[5, 6, 7]])
-    before = tiny_llama.lm(ids).logits
-    detector = make(tiny_llama)
-    detector.score(tiny_llama, QUESTIONS[:1])
-    assert torch.equal(tiny_llama.lm(ids).logits, before)
-    assert not tiny_llama.parts.blocks[LAYER - 1]._forward_hooks
 
 
 def test_combined_adds_the_lowest_log_probability_to_the_probe(tiny_llama):
@@ -267,8 +249,8 @@ def test_every_entity_of_a_given_answer_is_scored_in_one_pass(tiny_llama):
         state = plain_states(tiny_llama, [(*prompt, *ids[: last + 1])])[0, LAYER - 1]
         score = state.double().numpy() @ detector.method.coef_[0].astype(float)
         assert span.probability == pytest.approx(1 / (1 + math.exp(-0.1 * score - 0.2)), abs=2e-3)
-    assert one.worst == max(entities, key=lambda span: span.probability)
-    assert one.probability == one.worst.probability and one.answer_entity == one.worst.text
+    worst = max(entities, key=lambda span: span.probability)
+    assert one.probability == worst.probability and one.answer_entity == worst.text
     assert to_frame([one])["probability"].tolist() == [one.probability]
     assert to_frame([one], spans=True)["text"].tolist() == [span.text for span in one.spans]
     # The same from states that come from elsewhere.
@@ -285,13 +267,13 @@ def test_messages_and_raw_prompts_are_read_as_given(tiny_llama):
         Exchange(prompt=prompt, answer="Rome"),
         Exchange(messages=({"role": "user", "content": QUESTIONS[0]},), answer="Rome"),
     ]
-    raw, asked = detector.score_answers(tiny_llama, exchanges)
+    raw, shots_by_name = detector.score_answers(tiny_llama, exchanges)
     ids = tiny_llama.tokenizer(prompt + " Rome")["input_ids"]
     state = plain_states(tiny_llama, [ids])[0, LAYER - 1].double().numpy()
     want = 0.1 * state @ detector.method.coef_[0].astype(float) + 0.2
     assert raw.probability == pytest.approx(1 / (1 + math.exp(-want)), abs=2e-3)
     alone = detector.score(tiny_llama, QUESTIONS[0], answer="Rome")
-    assert asked.probability == pytest.approx(alone.probability, abs=2e-4)
+    assert shots_by_name.probability == pytest.approx(alone.probability, abs=2e-4)
     long = Exchange(prompt="y " * 600, answer="Rome")
     (unread,) = detector.score_answers(tiny_llama, [long])
     assert unread.outcome == "cannot say" and "512" in unread.reason

@@ -12,7 +12,6 @@ from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.engine import attention, kv_cache, layout, read
 from anchorscope.engine.batches import (
-    Bounds,
     Budget,
     ModelFacts,
     PackTooLong,
@@ -221,7 +220,7 @@ PROMPTS = [(*PREFIX, 20 + n, 120 + n, 40, 50 + n, 60, 70 + n) for n in range(100
 @pytest.fixture
 def proved_to_128() -> Model:
     model = tiny_model()
-    set_facts(model.lm, ModelFacts(bounds=Bounds(128, None)))
+    set_facts(model.lm, ModelFacts(bounds=Budget(128)))
     require_understood(model)
     assert facts_of(model.lm).proved == 128
     return model
@@ -272,7 +271,7 @@ def test_prompts_longer_than_any_pack_of_the_checks_are_tried_when_they_come():
         layer.self_attn.floor_scale, layer.self_attn.use_rope = 1600.0, False
         layer.self_attn.attn_temperature_tuning = True
     model = load_model(lm, tokenizer=tiny_tokenizer())
-    set_facts(lm, ModelFacts(bounds=Bounds(1024, None)))
+    set_facts(lm, ModelFacts(bounds=Budget(1024)))
     assert not failed(model)
     assert facts_of(lm).proved == 1024 and facts_of(lm).largest is None
 

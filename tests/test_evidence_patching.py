@@ -23,10 +23,8 @@ from kit.planted import (
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.interventions import Intervention, positions_of
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import reweightings
 from anchorscope.engine.read import read_rows, row_for
 from anchorscope.errors import UserError
-from anchorscope.evidence import shards
 from anchorscope.evidence.patching import (
     choose_donors,
     other_tokens,
@@ -112,17 +110,6 @@ def test_a_self_patch_gives_the_same_tokens_and_the_clean_states(tiny):
     clean = plain_states(tiny, list(own.values()))
     ours = torch.tensor(np.stack([ours[id] for id in own])).float()
     assert ((ours - clean).abs().amax() / clean.abs().amax()) < 1e-3  # stored in half precision
-
-
-def test_self_patch_states_are_clean_to_rounding_before_they_are_stored(tiny, monkeypatch):
-    monkeypatch.setattr(shards, "to_host", lambda states: states.numpy())
-    samples = known(tiny)
-    own = {s.id: s.prompt_ids + written(s) for s in samples}
-    with Lease(tiny) as lease:
-        ours = read_ends(lease, prefix_of(lease, samples), own, budget=budget_of(lease))
-    clean = plain_states(tiny, list(own.values())).numpy()
-    gap = np.abs(np.stack(list(ours.values())) - clean).max() / np.abs(clean).max()
-    assert gap < 1e-5
 
 
 def test_other_prompts_than_the_runs_are_refused(tiny_llama):
@@ -240,8 +227,45 @@ def test_reweighting_moves_the_planted_copy_both_ways(planted):
     assert (copied(2.0) >= same - 1e-2).all() and (copied(-20.0) < 0.2 * same).all()
 
 
-def test_each_beta_is_there_with_both_signs():
-    betas = [sign + beta for beta in ("0.25", "0.5", "1.0", "2.0") for sign in "+-"]
-    assert {cut.name: cut.boost for cut in reweightings()} == {
-        f"reweight{beta}": float(beta) for beta in betas
+def test_the_matched_donor_is_the_nearest_of_its_relation(tiny_llama):
+    samples = known(tiny_llama)
+    matched = by_kind(choose_donors(samples, seed=0), "matched")
+    tea = matched["made:test:0"]
+    # Not TEA, the same subject; not zinc, equally known; not the longer or the better known.
+    assert tea.donor == "made:test:2" and tea.same_relation
+    assert tea.popularity_gap == pytest.approx(np.log10(1.2))
+    zinc = matched["made:test:5"]
+    assert not zinc.same_relation and zinc.donor != "made:test:5"  # nobody shares its relation
+    assert np.isnan(matched["made:test:6"].popularity_gap)
+
+
+def test_donors_are_about_somebody_else_and_do_not_depend_on_the_order(tiny_llama):
+    samples, alias = known(tiny_llama), made(tiny_llama, 7, "chai", relation="drink")
+    same = replace(alias.question, entity=samples[0].question.entity)
+    samples.append(replace(alias, question=same))
+    donors = choose_donors(samples, seed=3)
+    named = {sample.id: sample for sample in samples}
+    for donor in donors:
+        own, other = named[donor.id], named[donor.donor]
+        assert subject_text(own).casefold() != subject_text(other).casefold()
+        assert own.question.entity != other.question.entity
+    assert list(map(str, donors)) == list(map(str, choose_donors(samples[::-1], seed=3)))  # NaN
+    drawn = [by_kind(choose_donors(samples, seed=s), "random") for s in range(9)]
+    assert len({d["made:test:0"].donor for d in drawn}) > 2
+    one = by_kind(donors, "other")
+    assert {i: d.donor for i, d in by_kind(donors, "random").items()} == {
+        i: d.donor for i, d in one.items()
     }
+
+
+def test_nobody_who_shares_an_accepted_answer_is_a_donor(tiny_llama):
+    def answered(sample, *answers):
+        return replace(sample, question=replace(sample.question, answers=answers))
+
+    paris = answered(made(tiny_llama, 0, "tea", relation="r"), "Paris", "City of Light")
+    same = answered(made(tiny_llama, 1, "ale", relation="r"), "the city of light")
+    other = answered(made(tiny_llama, 2, "long island", relation="r"), "London")
+    for seed in range(5):
+        donors = choose_donors([paris, same, other], seed=seed)
+        assert {d.donor for d in donors if d.id in (paris.id, same.id)} == {other.id}
+    assert [d.donor for d in choose_donors([paris, same], seed=0)] == [""] * 6

@@ -8,7 +8,7 @@ import torch
 from kit.planted import made
 
 from anchorscope.engine.lease import Lease
-from anchorscope.evidence.detectors import ask, p_true, read_p_true
+from anchorscope.evidence.detectors import p_true, read_p_true, true_or_false_prompt
 from anchorscope.evidence.pieces import PromptMaker
 from anchorscope.evidence.shards import Shards
 from anchorscope.models.prompts import make_prompt
@@ -26,7 +26,7 @@ def test_it_is_the_share_of_true_in_a_plain_forward_pass(tiny_llama, tmp_path):
         shards = Shards(lease, Store(tmp_path), [samples], seed=0)
         found = p_true(shards, samples, style="text")
     for sample in samples:
-        ids = make_prompt(model, ask(sample), shots=(), style="text").ids
+        ids = make_prompt(model, true_or_false_prompt(sample), shots=(), style="text").ids
         with torch.no_grad():
             chance = model.lm(torch.tensor([ids])).logits[0, -1].softmax(-1)
         words = ({first(model, w) for w in (word, f" {word}", word.lower(), f" {word.lower()}")}

@@ -17,7 +17,7 @@ from anchorscope.evidence.windows import windows_table
 from anchorscope.pathways.effects import layers_table, pathways_table
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Estimate
-from anchorscope.stats.intervals import difference, group_means
+from anchorscope.stats.intervals import difference
 
 N, LAYERS = 120, 3
 
@@ -44,21 +44,6 @@ def row(table: pd.DataFrame, **equal) -> pd.Series:
     keep = np.logical_and.reduce([table[name] == value for name, value in equal.items()])
     (found,) = [r for _, r in table[keep].iterrows()]
     return found
-
-
-def test_means_of_groups_and_their_intervals():
-    rng = np.random.default_rng(0)
-    values = rng.normal(2, 3, (500, 3))
-    member = np.ones_like(values, dtype=bool)
-    member[:, 1], member[:, 2] = False, np.arange(500) == 7
-    found = group_means(values, member, seed=1)
-    assert found.value[0] == pytest.approx(values[:, 0].mean())
-    error = values[:, 0].std() / np.sqrt(500)
-    assert found.low[0] == pytest.approx(values[:, 0].mean() - 1.96 * error, abs=0.2 * error)
-    assert found.high[0] == pytest.approx(values[:, 0].mean() + 1.96 * error, abs=0.2 * error)
-    assert found.n.tolist() == [500, 0, 1]
-    assert np.isnan([found.value[1], found.low[1], found.low[2], found.high[2]]).all()
-    assert found.value[2] == values[7, 2]
 
 
 def test_patching_finds_the_planted_difference(readings: Readings):

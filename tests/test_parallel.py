@@ -9,9 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
+from threadpoolctl import threadpool_info
 
+from anchorscope.errors import UserError
 from anchorscope.parallel import in_parallel
 
 
@@ -31,6 +34,38 @@ def test_workers_follow_the_caller_to_another_folder(
         read = in_parallel(lambda _: (os.getpid(), Path("here.txt").read_text()), [0, 1], workers=2)
         assert {text for _, text in read} == {name}
         assert os.getpid() not in {process for process, _ in read}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_work_is_elsewhere_only_where_there_are_several(workers):
+    found = in_parallel(lambda _: os.getpid(), range(4), workers=workers)
+    assert (os.getpid() in found) == (workers == 1)
+
+
+def test_a_worker_starts_no_workers():
+    def nested(_: int) -> set[int]:
+        return {os.getpid(), *in_parallel(lambda _: os.getpid(), range(3), workers=2)}
+
+    assert {len(pids) for pids in in_parallel(nested, range(4), workers=2)} == {1}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_arithmetic_has_one_thread(workers):
+    def threads(_: int) -> set[int]:
+        np.ones((2, 2)) @ np.ones((2, 2))
+        return {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
+
+    assert in_parallel(threads, range(2), workers=workers) == [{1}, {1}]
+
+
+def test_a_mistake_stays_the_user_s():
+    def fail(number: int) -> int:
+        if number == 1:
+            raise UserError("Layer 1 holds NaN.")
+        return number
+
+    with pytest.raises(UserError, match=r"Layer 1 holds NaN\."):
+        in_parallel(fail, range(3), workers=2)
 
 
 BUSY = """

@@ -16,9 +16,9 @@ from anchorscope.pathways.gap import (
     strict_gap,
 )
 from anchorscope.probes.folds import training_rows
-from anchorscope.probes.many_fits import class_weights, fit_many
 from anchorscope.simulate import Truth
 from anchorscope.simulate.error_rates import judge_world
+from anchorscope.stats.logistic import class_weights, fit_many
 
 
 def test_the_group_is_side_as_and_the_effect_side_bs():

@@ -7,10 +7,10 @@ import pytest
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from anchorscope.probes.cross_fit import LEAST_SLOPE, cross_fit, platt_lines
+from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds
-from anchorscope.probes.many_fits import class_weights
 from anchorscope.probes.readings import Readings
+from anchorscope.stats.logistic import LEAST_SLOPE, class_weights, platt_lines
 
 
 def by_scikit_learn(logits, z, weights) -> tuple[float, float]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anchorscope.errors import UserError
-from anchorscope.probes.cross_fit import cross_fit, fit_and_read_layer, platt_lines, stacked
+from anchorscope.probes.cross_fit import cross_fit, fit_and_read_layer, stacked
 from anchorscope.probes.folds import (
     INNER_FOLDS,
     PROBES,
@@ -18,8 +18,8 @@ from anchorscope.probes.folds import (
     training_rows,
 )
 from anchorscope.probes.linear_probe import LinearProbe
-from anchorscope.probes.many_fits import class_weights
 from anchorscope.probes.probe_set import ProbeSet
+from anchorscope.stats.logistic import class_weights, platt_lines
 from anchorscope.stats.ranking import auroc
 
 N, LAYERS, WIDTH = 150, 3, 12
@@ -76,15 +76,6 @@ def test_a_layer_at_a_time_gives_the_same_bits():
     for k, (_, logits) in enumerate(alone):
         for name, of in logits.items():
             assert np.array_equal(of, readings.logits[name][:, :, k])
-
-
-def test_a_broken_layer_is_named():
-    run = a_run()
-    rest = {key: value for key, value in run.items() if key != "states"}
-    layer = run["states"]["clean"][:, 1].copy()
-    layer[4, 2] = np.inf
-    with pytest.raises(UserError, match=r"layer 2 .* made:test:4"):
-        fit_and_read_layer({"clean": layer}, layer=2, **rest)
 
 
 @pytest.mark.parametrize("calibrate", [True, False])
@@ -176,27 +167,6 @@ def test_training_counts_are_the_rows_learnt_from():
     assert np.array_equal(probes.n_train[1] + probes.n_train[2], probes.n_train[0])
 
 
-def test_inverted_labels_invert_every_reading():
-    run = a_run()
-    there, _ = fit(run)
-    back, _ = fit({**run, "z": 1 - run["z"]})
-    assert np.allclose(there.logits["knockout"], -back.logits["knockout"], atol=1e-3)
-
-
-def test_rows_in_another_order_give_the_same_readings():
-    run = a_run()
-    order = np.random.default_rng(0).permutation(N)
-    shuffled = {
-        "states": {name: states[order] for name, states in run["states"].items()},
-        "ids": [run["ids"][i] for i in order],
-        "z": run["z"][order],
-        "fold": run["fold"][order],
-    }
-    there, again = fit(run)[0], fit(shuffled)[0]
-    for name in run["states"]:
-        assert np.allclose(there.logits[name][:, order], again.logits[name], atol=1e-3)
-
-
 def test_memory_mapped_half_precision_is_read_as_it_is(tmp_path):
     run = a_run()
     halves = {name: states.astype(np.float16) for name, states in run["states"].items()}
@@ -238,20 +208,9 @@ def test_broken_states_are_named_by_intervention_layer_and_question(name, bad):
         fit({**run, "states": {**run["states"], name: states}})
 
 
-def test_things_that_do_not_fit_together_are_refused():
-    run = a_run()
-    states = run["states"]
-    for change, message in [
-        ({"states": {"knockout": states["knockout"]}}, "clean pass are missing; given: knockout"),
-        ({"states": {**states, "random": states["clean"][:, :2]}}, "under 'random' are"),
-        ({"z": run["z"][1:]}, "149 labels"),
-        ({"z": run["z"] * 2}, "accepted: 1"),
-        ({"ids": ["same"] * N}, "1 different ids"),
-        ({"fold": np.where(run["fold"] == 1, 0, run["fold"])}, r"Folds are \[0, 2, 3, 4\]"),
-        ({"z": np.zeros(N, dtype=int)}, "made up: 0 wrong and 150 right"),
-    ]:
-        with pytest.raises(UserError, match=message):
-            fit({**run, **change}, dataset="made up")
+def test_too_few_of_a_class_are_refused():
+    with pytest.raises(UserError, match="made up: 0 wrong and 150 right"):
+        fit({**a_run(), "z": np.zeros(N, dtype=int)}, dataset="made up")
 
 
 def test_saved_probes_come_back_identical_and_read_the_same(tmp_path):
@@ -270,7 +229,7 @@ def test_saved_probes_come_back_identical_and_read_the_same(tmp_path):
 
 
 def test_probes_that_cannot_be_read_are_said_so(tmp_path):
-    with pytest.raises(UserError, match=r"probes\.json is missing"):
+    with pytest.raises(UserError, match=r"No such file.*probes\.json"):
         ProbeSet.load(tmp_path)
     _, probes = fit(a_run())
     probes.save(tmp_path)

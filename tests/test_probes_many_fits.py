@@ -7,9 +7,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
+from anchorscope.probes.fold_probes import FoldTask, fit_fold_tasks, fold_logits, task_logits
 from anchorscope.probes.folds import PROBES, entity_folds, training_rows
 from anchorscope.probes.linear_probe import LinearProbe
-from anchorscope.probes.many_fits import class_weights, fit_many, to_single
+from anchorscope.stats.logistic import class_weights, fit_many, to_single
 
 
 def states(n: int, width: int, *, share: float = 0.5) -> tuple[np.ndarray, np.ndarray]:
@@ -53,17 +54,6 @@ def test_every_fit_is_that_of_scikit_learn(n, width, share, balance, C):
     for fit in range(0, len(learns), 4):
         expected = by_scikit_learn(x, z, learns[fit], weights[fit], C)
         assert np.abs(logits[:, fit] - expected).max() < 1e-4
-
-
-def test_weights_are_those_scikit_learn_calls_balanced():
-    x, z = states(300, 20, share=0.2)
-    learns = cross_fits(300)[:2]
-    logits = logits_of(x, z, learns, class_weights(z, learns, "weights"), 1.0)
-    rows = learns[1]
-    scaler = StandardScaler().fit(x[rows])
-    solver = LogisticRegression(C=1 / rows.sum(), class_weight="balanced", tol=1e-9)
-    solver.fit(scaler.transform(x[rows]), z[rows])
-    assert np.allclose(logits[:, 1], solver.decision_function(scaler.transform(x)), atol=1e-4)
 
 
 def test_fits_with_their_own_labels_and_strengths_share_a_batch():
@@ -137,3 +127,47 @@ def test_a_probe_is_the_batch_of_one():
         probe = LinearProbe(C=2.0).fit(x[learns[fit]], z[learns[fit]])
         logits = x @ weights[fit].astype(np.float64) + intercept[fit]
         assert np.abs(probe.decision_function(x) - logits).max() < 2e-5
+
+
+def world(n: int = 200, width: int = 30) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """States, labels that two features carry, and folds 0, 1, 2, 4 of unlike size."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((n, width)) * np.geomspace(0.1, 10, width)
+    label = (x[:, 0] / 0.1 + x[:, -1] / 10 + rng.standard_normal(n) > 0.5).astype(float)
+    return x, label, rng.choice([0, 1, 2, 4], p=[0.1, 0.2, 0.3, 0.4], size=n)
+
+
+@pytest.mark.parametrize("balance", ["weights", "none"])
+def test_each_question_is_read_by_the_probe_of_the_other_folds(balance):
+    x, label, fold = world()
+    tasks = [FoldTask(np.arange(len(x)), label, fold, 2.0)]
+    probes = fit_fold_tasks(x, tasks, balance=balance)
+    for number in np.unique(fold):
+        rows = fold == number
+        alone = LinearProbe(C=2.0, balance=balance).fit(x[~rows], label[~rows])
+        for states in (x, x + 0.3):
+            expected = alone.decision_function(states[rows])
+            assert np.allclose(task_logits(probes, tasks, states)[0][rows], expected, atol=2e-5)
+
+
+def test_a_fold_whose_others_hold_too_few_of_a_class_has_no_probe():
+    x, label, fold = world()
+    label[fold != 4] = 0
+    label[np.flatnonzero(fold == 0)[:3]] = 1
+    (few,) = fold_logits(x, label[None], fold, least=4)  # without fold 4 three are left
+    assert np.array_equal(np.isnan(few), fold == 4)
+    assert not np.isnan(fold_logits(x, label[None], fold, least=3)).any()
+    assert np.isnan(fold_logits(x, np.zeros((1, len(x))), fold)).all()
+
+
+def test_tasks_fitted_together_are_the_tasks_fitted_alone():
+    rng = np.random.default_rng(3)
+    x, fold = rng.normal(size=(150, 30)), rng.integers(0, 5, size=150)
+    labels = (x[:, :2].T + rng.normal(size=(2, 150)) > 0).astype(float)
+    labels[1, ::3] = np.nan  # none of the second task's questions
+    together = fold_logits(x, labels, fold, C=0.5)
+    for task, logits in zip(labels, together, strict=True):
+        own = ~np.isnan(task)
+        (alone,) = fold_logits(x[own], task[None, own], fold[own], C=0.5)
+        assert logits[own] == pytest.approx(alone, abs=1e-4)
+        assert np.isnan(logits[~own]).all()

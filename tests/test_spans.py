@@ -22,7 +22,6 @@ from anchorscope.config import Finder
 from anchorscope.datasets import load_questions
 from anchorscope.datasets.text import normalised
 from anchorscope.errors import UserError
-from anchorscope.models.prompts import PromptPart, TokenisedPrompt, _writes_guarded_token
 from anchorscope.probes.folds import entity_folds
 from anchorscope.records import Question, Span
 from anchorscope.spans.answer import answer_span
@@ -450,23 +449,6 @@ def test_the_overlap_is_that_of_the_characters() -> None:
         left, right = ({at for span in spans for at in range(*span)} for spans in (a, b))
         assert overlap(a, b) == len(left & right) / len(left | right)
         assert {at for span in merged(a) for at in range(*span)} == left
-
-
-def test_a_guarded_token_counts_where_it_touches_what_is_not_ours() -> None:
-    draw = random.Random(3)
-    for _ in range(3000):
-        sizes = [draw.randint(0, 4) for _ in range(6)]
-        pieces = [PromptPart("x" * size, draw.random() < 0.5) for size in sizes]
-        spans = _some_spans(draw, 4)
-        ids = tuple(draw.randint(0, 1) for _ in spans)
-        owners = [piece.ours for piece in pieces for _ in piece.text]
-        by_hand = any(
-            not all(owners[start:stop])
-            for id, (start, stop) in zip(ids, spans, strict=True)
-            if id == 1
-        )
-        coded = TokenisedPrompt(ids, tuple((span.start, span.stop) for span in spans))
-        assert _writes_guarded_token(pieces, coded, {1: "<s>"}) == by_hand
 
 
 CORPUS = [

@@ -10,7 +10,7 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from anchorscope.stats import drawing
-from anchorscope.stats.drawing import count_blocks, design_effect, drawn_sums
+from anchorscope.stats.drawing import count_blocks, design_effect
 from anchorscope.stats.intervals import (
     Draws,
     bootstrap_mean,
@@ -18,7 +18,7 @@ from anchorscope.stats.intervals import (
     group_means,
     rate,
 )
-from anchorscope.stats.ranking import auroc_draws, auroc_interval
+from anchorscope.stats.ranking import auroc_draws, auroc_interval, resampled_auroc
 
 ENDS = [0.025, 0.975]
 
@@ -118,13 +118,6 @@ def test_entities_of_one_question_each_change_no_byte():
     assert np.array_equal(plain, given)
 
 
-def test_the_order_of_the_questions_has_no_say(blocks):
-    values, _, _, entity = blocks
-    order = np.random.default_rng(1).permutation(len(values))
-    there = bootstrap_mean(values, seed=0, entity=entity)
-    assert bootstrap_mean(values[order], seed=0, entity=entity[order]) == there
-
-
 def test_one_entity_has_a_mean_and_no_interval():
     one = np.array(["x"] * 5)
     got = bootstrap_mean(np.arange(5.0), seed=0, entity=one)
@@ -186,22 +179,6 @@ def test_planted_blocks_fool_the_bootstrap_of_questions_only():
         assert 0.91 <= by_entity <= 0.98
 
 
-def test_kept_draws_equal_fresh_draws(monkeypatch):
-    """What was forgotten for want of room is drawn again, the same."""
-    entity = np.arange(40) // 2
-    columns = np.random.default_rng(0).standard_normal((40, 3))
-    first = drawn_sums(columns, seed=1, resamples=50, entity=entity)
-    again = drawn_sums(columns, seed=1, resamples=50, entity=entity)
-    monkeypatch.setattr(drawing, "_KEPT_BYTES", 0)
-    for n in (5, 6, 7):
-        next(drawing.uniform_blocks(n, seed=0, resamples=20))
-    anew = drawn_sums(columns, seed=1, resamples=50, entity=entity)
-    assert np.array_equal(first, again) and np.array_equal(first, anew)
-    (counts,) = drawing.uniform_blocks(20, seed=1, resamples=50)  # [entity, resample]
-    assert (counts.sum(axis=0) == 20).all()
-    assert first == pytest.approx(np.repeat(counts.T, 2, axis=1) @ columns)
-
-
 @pytest.mark.parametrize("resamples", [40, 100, 129, 1000])
 @pytest.mark.parametrize("shared", [False, True])
 def test_draws_that_are_too_many_to_keep_give_the_same_bytes(monkeypatch, resamples, shared):
@@ -242,3 +219,45 @@ def test_many_draws_take_little_memory():
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 250e6  # 80 MB of counts before, and 640 of the same as floats
+
+
+def test_labels_are_compared_by_value_and_not_by_address():
+    labels = np.array(["c", "a", "c", "b"])
+    for dtype in (labels.dtype, object):
+        entity = labels.astype(dtype)
+        assert drawing.shared_entities(entity, 4).tolist() == [2, 0, 2, 1]
+        assert drawing.shared_entities(entity[::-1], 4).tolist() == [1, 2, 0, 2]
+        entity[3] = "a"
+        assert drawing.shared_entities(entity, 4).tolist() == [1, 0, 1, 0]
+        entity[:] = ["d", "a", "c", "b"]
+        assert drawing.shared_entities(entity, 4) is None
+
+
+def test_counts_are_those_of_rows_drawn_one_by_one():
+    rng, alone = np.random.default_rng(2), np.random.default_rng(2)
+    counts = drawing.counts_of_rows(rng, 37, 50)
+    drawn = alone.integers(37, size=(50, 37))
+    plain = np.array([[(rows == of).sum() for of in range(37)] for rows in drawn])
+    assert counts.dtype == np.uint8 and counts.flags.c_contiguous
+    assert np.array_equal(counts, plain.T)
+
+
+def test_a_count_that_does_not_fit_a_byte_is_not_cut_short():
+    class Same:
+        def integers(self, n, size):
+            return np.zeros(size, dtype=np.int64)
+
+    counts = drawing.counts_of_rows(Same(), 300, 2)
+    assert counts[0].tolist() == [300, 300] and not counts[1:].any()
+
+
+def test_resampled_auroc_is_that_of_a_plain_count():
+    rng = np.random.default_rng(3)
+    score, wrong, right = rng.integers(0, 6, 35) / 2, np.arange(0, 20), np.arange(20, 35)  # ties
+    of_wrong, of_right = rng.integers(0, 4, (20, 300)), rng.integers(0, 4, (15, 300))
+    above, equal = (op(score[wrong][:, None], score[right]) for op in (np.greater, np.equal))
+    plain = np.einsum("wr,wk,rk->k", above + 0.5 * equal, of_wrong, of_right)
+    plain /= of_wrong.sum(axis=0) * of_right.sum(axis=0)
+    for dtype in (np.uint8, np.int64):
+        counts = of_wrong.astype(dtype), of_right.astype(dtype)
+        assert np.array_equal(resampled_auroc(score, wrong, right, *counts), plain)

@@ -32,6 +32,7 @@ ROOT_PAGES = {
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
 }
+ROOT_FILES = ("LICENSE", "NOTICE", "CITATION.cff")  # which README links to
 NOTEBOOKS = ("tutorial", "tutorial_gpu")
 GALLERY = ROOT / "docs" / "gallery"
 _MARK = re.compile(r"^<!-- figure: (\w+) -->$", re.MULTILINE)
@@ -57,6 +58,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for name, page in ROOT_PAGES.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=text.replace("](docs/", "](")))
+    for name in ROOT_FILES:
+        files.append(File.generated(config, name, content=(ROOT / name).read_text("utf-8")))
     files.append(File.generated(config, "help.md", content=help_page.page()))
     for name in NOTEBOOKS:
         for made in notebook_files(config, ROOT / "docs" / f"{name}.ipynb"):

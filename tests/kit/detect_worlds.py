@@ -33,9 +33,9 @@ def material(z, states, *, entities=None, name="made-up", seed=0, log_probs=None
         for i in range(n)
     )
     arrays = {
-        (key, layer + 1): of[:, layer].astype(np.float32)
-        for key, of in states.items()
-        for layer in range(of.shape[1])
+        (key, layer + 1): own[:, layer].astype(np.float32)
+        for key, own in states.items()
+        for layer in range(own.shape[1])
     }
     layers = next(iter(states.values())).shape[1]
     bank = Arrays(arrays, layers=layers)
@@ -152,10 +152,10 @@ def write_run(folder: Path, parts: list[Material], **model) -> Path:
     store.write("samples.parquet", to_frame(samples).to_parquet)
     width = parts[0].layer("clean", 1).shape[1]
     shape = {"blocks": parts[0].bank.layers, "width": width, "dtype": "float32", "prompt": "text"}
-    known = {"name": "made-up", "source": "made-up", "revision": None, "weights": "0", **shape}
+    facts = {"name": "made-up", "source": "made-up", "revision": None, "weights": "0", **shape}
     store.save_info(
         {
-            "model": known | model,
+            "model": facts | model,
             "datasets": [{"name": part.name, "title": part.name} for part in parts],
             "config": {"shots": 0, "max_tokens": 6, "finder": "auto"},
             "finished": True,

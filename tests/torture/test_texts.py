@@ -15,7 +15,7 @@ from anchorscope.models.prompts import PromptPart, guarded_tokens, make_prompts,
 from anchorscope.records import Question, Shot, Span
 from anchorscope.spans.answer import KINDS, answer_span, kind_of_answer
 from anchorscope.spans.question import entity_of, find_spans, read_reply
-from torture.hostile import fuzz, long_text, part, seeded, text
+from torture.hostile import fuzz, part, seeded, text
 from torture.special_tokens import GEMMA, LLAMA_3, gemma_like, llama_like
 
 
@@ -56,14 +56,6 @@ def _check_spans(given: tuple[str, list[str], str]) -> None:
 def _require_apart(spans: Sequence[Span], text: str) -> None:
     edges = [edge for span in spans for edge in span]
     assert edges == sorted(set(edges)) and all(0 <= edge <= len(text) for edge in edges), spans
-
-
-def _check_long(given: tuple[str, str]) -> None:
-    """A text of 100,000 characters takes seconds, not minutes."""
-    long, short = given
-    _check_spans((long, [short], short))
-    judge(long, [short], question=long)
-    judge(short, [long], question=short)
 
 
 def _check_prompt(given: tuple[str, Shot, str, str]) -> None:
@@ -108,5 +100,4 @@ def _prompt(r: Random) -> tuple[str, Shot, str, str]:
 
 test_the_judge = fuzz(seeded(lambda r: (text(r), [part(r), part(r)], text(r))), _check_judge)
 test_spans_of_questions_and_answers = fuzz(seeded(_asked), _check_spans)
-test_long_texts = fuzz(seeded(lambda r: (long_text(r), part(r))), _check_long, few=2)
 test_prompts = fuzz(seeded(_prompt), _check_prompt)

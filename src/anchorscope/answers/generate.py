@@ -1,4 +1,4 @@
-"""The model's own greedy answers with clean states and trunk, and answers drawn beside them."""
+"""Generate the model's greedy answers, with their states, and sampled answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
 
 @dataclass(frozen=True)
 class Answered:
-    """A batch of answers in the order of its questions, with the trunk they share."""
+    """A batch of answers in the order of the questions, with their shared trunk."""
 
     answers: tuple[Answer, ...]
     states: Tensor  # [row, token, layer, width]
@@ -42,7 +42,7 @@ class Answered:
 
 
 class Answerer:
-    """Writes answers for one model; knows once and for all which tokens end one.
+    """Generate answers with one model until its stop tokens.
 
     With `lines` an answer ends with its line, else where the model ends its turn.
     """
@@ -61,7 +61,7 @@ class Answerer:
         extra_position: Sequence[int] | None = None,
         on_token: OnToken | None = None,
     ) -> Answered:
-        """The answers to the questions with these ids and prompts; see `write_answers`."""
+        """Answer the questions with these ids and prompts greedily; see `write_answers`."""
         written = write_answers(
             lease,
             prefix,
@@ -84,7 +84,7 @@ class Answerer:
         sampling: Sampling,
         on_token: OnToken | None = None,
     ) -> list[list[Answer]]:
-        """The drawn answers to each of the questions with these ids and prompts."""
+        """Sample answers to each of the questions with these ids and prompts."""
         written = write_samples(
             lease, prefix, prompts, stop_ids=self._stop, limit=self.max_tokens, sampling=sampling,
             on_token=on_token,
@@ -106,7 +106,7 @@ class Answerer:
 
 
 def answer_offsets(model: Model, answer: Answer) -> list[Span]:
-    """The characters of `answer.text` that each of its tokens covers.
+    """Find the characters of `answer.text` that each token covers.
 
     Generated tokens need not be those the tokenizer would choose for the text, so the text is
     decoded token by token instead of being tokenised again.
@@ -121,7 +121,7 @@ def answer_offsets(model: Model, answer: Answer) -> list[Span]:
 
 
 def _decoded_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:
-    """How many characters the tokens up to each one decode to.
+    """Count the characters that the tokens up to each one decode to, in linear time.
 
     Only the last tokens are decoded each time: a token changes nothing but the character it is a
     part of and, in some tokenizers, the space before it. A piece begins where a whole character
@@ -145,7 +145,7 @@ def _decoded_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:
 def write_lines(
     lease: Lease, prompts: Sequence[str], *, max_tokens: int, rows: int = 32
 ) -> list[str]:
-    """One line of text after each prompt, written greedily."""
+    """Generate one line of text after each prompt, greedily."""
     model = lease.model
     answerer = Answerer(model, max_tokens=max_tokens)
     coded = tokenise(

@@ -119,7 +119,7 @@ LEAD = r"^\s*(?:in|on|at|by|from|during|about|around|approximately|roughly|circa
 
 
 def judge(answer_text: str, aliases: Sequence[str], *, question: str = "") -> Verdict:
-    """The verdict on an answer by the aliases of the accepted answer."""
+    """Judge an answer right, wrong or abstain by the aliases of the accepted answer."""
     if not aliases:
         raise UserError(
             "A question without accepted answers cannot be judged: give it at least one."
@@ -145,7 +145,7 @@ def judge(answer_text: str, aliases: Sequence[str], *, question: str = "") -> Ve
 
 
 def _forms(aliases: Sequence[str]) -> list[Words]:
-    """The aliases as words, also without what may be left out of them.
+    """Normalise the aliases to words, with and without their optional parts.
 
     That is a bracket at the end, "Yellow (colour)", and a small word in front, "In 1840".
     """
@@ -155,7 +155,7 @@ def _forms(aliases: Sequence[str]) -> list[Words]:
 
 
 def _without_bracket(alias: str) -> str:
-    """The alias without a bracket at its end; a pattern would try every blank of a long text."""
+    """Drop a bracket at the end of an alias; a pattern would take quadratic time."""
     bare = alias.rstrip()
     start = bare.rfind("(")
     closed = bare.endswith(")") and bare.find(")", start) == len(bare) - 1
@@ -176,7 +176,7 @@ def _is_one_of(answer: Words, forms: Sequence[Words]) -> bool:
 
 
 def _places(answer: Sequence[Word], form: Sequence[Word]) -> list[int]:
-    """Where the words of the form start in the answer, one after the other."""
+    """Find where the form's words occur in the answer in sequence."""
     texts, wanted, size = _texts(answer), _texts(form), len(form)
     return [at for at in range(len(answer) - size + 1) if texts[at : at + size] == wanted]
 
@@ -255,7 +255,7 @@ def _in_other_name(answer: Words, at: int, stop: int) -> bool:
 
 
 def _written_alike(word: Word, form: Words) -> bool:
-    """Whether a very short or idle alias is written as in the alias, with a telling capital."""
+    """Whether a very short alias or function word has the alias's own capitals."""
     alias = form[0]
     cased = alias.raw.lower() != alias.raw.upper()
     idle = alias.text in FUNCTION
@@ -266,7 +266,7 @@ def _written_alike(word: Word, form: Words) -> bool:
 
 
 def _echoed(answer: Words, at: int, stop: int, question_words: Words) -> bool:
-    """Whether the words beside the alias, and the alias, are the question's own phrase."""
+    """Whether the alias and its neighbours only repeat a phrase of the question."""
     for start in _places(question_words, answer[at:stop]):
         end = start + stop - at
         beside = [
@@ -279,7 +279,7 @@ def _echoed(answer: Words, at: int, stop: int, question_words: Words) -> bool:
 
 
 def _run(answer: Words, question_words: Words, i: int, j: int, step: int) -> Iterator[str]:
-    """The words that answer and question share onwards from i and j, up to punctuation."""
+    """Yield the words that answer and question share from i and j on, up to punctuation."""
     while 0 <= i + step < len(answer) and 0 <= j + step < len(question_words):
         later_i, later_j = max(i, i + step), max(j, j + step)
         if (
@@ -293,7 +293,7 @@ def _run(answer: Words, question_words: Words, i: int, j: int, step: int) -> Ite
 
 
 def _rival(question: str, form: Words) -> str | None:
-    """A word of the other option, where the question says "alias or other"."""
+    """A word of the other option, if the question offers "alias or other"."""
     left, _, right = re.sub(r"[?!.\s]+$", "", question).rpartition(" or ")
     before, after = words(re.split(r"[,:;]", left.rstrip(","))[-1]), words(right)
     other = after[:1] if _places(before, form) else before[-1:] if _places(after, form) else ()
@@ -309,7 +309,7 @@ def _beside_rival(answer: Words, at: int, stop: int, rival: str) -> bool:
 
 
 def _bare_number(answer: Words, forms: Sequence[Words], question_words: Words) -> bool:
-    """Whether the answer is a number alone and an alias that number with its unit."""
+    """Whether the answer is a bare number, and an alias is that number with a unit."""
     if (
         len(answer) != 1
         or not answer[0].text.isdigit()

@@ -1,4 +1,4 @@
-"""Words of a text in a form in which two spellings of one thing are equal.
+"""Normalise words so that different spellings of one thing are equal.
 
 Case, accents, punctuation, hyphens and articles do not count; "&" is "and", "U.S." is
 "US", "1,000" is "1000", "twelve" is "12", "14 December 1972" is "December 14, 1972".
@@ -53,7 +53,7 @@ class Word(NamedTuple):
 
 
 def fold(text: str) -> str:
-    """The text without case and accents; its length may differ."""
+    """Remove case and accents; the length may change."""
     if text.isascii():  # what follows, without its way through Unicode
         return text.replace("`", "'").lower()
     apart = unicodedata.normalize("NFKD", text.translate(QUOTES))
@@ -63,12 +63,12 @@ def fold(text: str) -> str:
 
 @lru_cache(maxsize=REMEMBERED)
 def words(text: str) -> tuple[Word, ...]:
-    """The normalised words of a text, without articles."""
+    """Split a text into normalised words, without articles."""
     return _without_articles(_counted(_split(_prepared(text))))
 
 
 def plain(text: str) -> str:
-    """The folded text with single spaces for punctuation and no apostrophes: "i dont know"."""
+    """Remove case, accents, punctuation and apostrophes: "i dont know"."""
     return " ".join(re.findall(r"[^\W_]+", fold(text).replace("'", "")))
 
 
@@ -91,7 +91,7 @@ def _split(text: str) -> list[Word]:
 
 
 def _counted(split: Sequence[Word]) -> list[Word]:
-    """The words with numbers as digits; a number keeps the raw form of its first word."""
+    """Write numbers as digits; a number keeps the raw form of its first word."""
     numbers = number_words([(w.text, w.raw) for w in split])
     return [
         split[start] if split[start].text == text else split[start]._replace(text=text)
@@ -100,7 +100,7 @@ def _counted(split: Sequence[Word]) -> list[Word]:
 
 
 def _without_articles(split: Sequence[Word]) -> tuple[Word, ...]:
-    """Without a, an, the; the A of "vitamin A" stays, and so do articles alone."""
+    """Drop articles, but keep the A of "vitamin A" and articles alone."""
     kept = []
     for at, word in enumerate(split):
         last = at + 1 == len(split) or split[at + 1].gap
@@ -157,7 +157,7 @@ DATES = [
 
 
 def plain_numbers(text: str) -> str:
-    """The text with "1,000" as "1000", "7pm" as "7 pm", and ranges of numbers as "1939~1945"."""
+    """Rewrite "1,000" as "1000", "7pm" as "7 pm", and number ranges as "1939~1945"."""
     text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
     text = re.sub(r"(?<=\d)(?=[ap]m\b)", " ", text, flags=re.IGNORECASE)
     text = re.sub(r"\b(\d{4})-(\d\d)-(\d\d)\b", _iso, text)
@@ -166,14 +166,14 @@ def plain_numbers(text: str) -> str:
 
 
 def dates_in_order(text: str) -> str:
-    """The text with every date as "year Month dayN", so that "14" is not found in a date."""
+    """Rewrite every date as "year Month dayN", so that "14" is not found in a date."""
     for pattern in DATES:
         text = pattern.sub(_date, text)
     return text
 
 
 def number_words(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[int, str]]:
-    """(start, text) of each word or merged number; `pairs` are (folded, raw) words."""
+    """Yield (start, text) of each word or merged number; `pairs` are (folded, raw) words."""
     if not any(text in COUNTING or raw in ROMAN or DIGIT.search(text) for text, raw in pairs):
         yield from enumerate(text for text, _ in pairs)
         return
@@ -211,7 +211,7 @@ def _single(pairs: Sequence[tuple[str, str]], at: int) -> str:
 
 
 def _cardinal(pairs: Sequence[tuple[str, str]], at: int) -> tuple[float | None, int]:
-    """The number that starts at a word and where it stops; None where none starts."""
+    """Parse the number that starts at a word; None if none starts there."""
     part, stop = _below_hundred(pairs, at)
     if part is None:
         return None, at
@@ -231,7 +231,7 @@ def _cardinal(pairs: Sequence[tuple[str, str]], at: int) -> tuple[float | None, 
 
 
 def _more(pairs: Sequence[tuple[str, str]], at: int, *, hundreds: bool) -> tuple[float, int]:
-    """What is added after a scale and where it stops; with `hundreds` it may be some itself.
+    """Parse the number that follows a scale word, as 5 in "two hundred and five".
 
     "two hundred and five" is one number, "two hundred and 1990" and "two hundred three hundred"
     are two.

@@ -1,4 +1,4 @@
-"""Read verdicts from a file, which replace the judge's, and list verdicts that are in doubt.
+"""Read verdicts that replace the judge's from a file, and list doubtful verdicts.
 
 A row of the file: id "popqa:test:42", right 1. `right` is 1 or 0, true or false, "right" or
 "wrong"; the optional `abstained` is 1 where the model declined to answer, and then `right` may be
@@ -34,20 +34,20 @@ ACCEPTED = "1, true or right, and 0, false or wrong"
 
 @dataclass(frozen=True)
 class VerdictCounts:
-    """How many questions of a run have a verdict given, and how many ids are of no question."""
+    """How many of a run's questions have a given verdict, and how many ids match no question."""
 
     given: int
     judged: int  # questions without one: the judge decides
     unknown: int  # ids of the file that no question of the run has
 
     def sentence(self, name: str) -> str:
-        """The counts in words, as they are printed when the run starts."""
+        """Describe the counts in a sentence."""
         text = f"{name} gives the verdict on {self.given} answers; the judge decides {self.judged}"
         return f"{text}; {self.unknown} ids are of no question here" if self.unknown else text
 
 
 def read_verdicts(path: str | None) -> dict[str, Verdict]:
-    """Verdict by question id; empty without a file."""
+    """Read a file of verdicts by question id; empty without a file."""
     if path is None:
         return {}
     file = user_path(path)
@@ -78,14 +78,14 @@ def _verdict(row: Row, where: str) -> Verdict:
 
 
 def verdicts_hash(verdicts: Mapping[str, Verdict]) -> str | None:
-    """A hash of ids and verdicts, whatever the file's name and order; None without any."""
+    """Hash ids and verdicts, independent of the file's name and order."""
     if not verdicts:
         return None
     return hashlib.sha256(json.dumps(sorted(verdicts.items())).encode()).hexdigest()[:16]
 
 
 def count_verdicts(verdicts: Mapping[str, Verdict], ids: Iterable[str], name: str) -> VerdictCounts:
-    """The counts for these questions; an error where the file has none of their ids."""
+    """Count the given verdicts on these questions; a UserError if there are none."""
     questions = set(ids)
     given = len(questions & verdicts.keys())
     if not given:
@@ -111,7 +111,7 @@ _DECLINES = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Doubt:
-    """Why a verdict may be the other one."""
+    """Why a verdict may be wrong."""
 
     id: str
     doubt: float  # 0 to 1
@@ -119,7 +119,7 @@ class Doubt:
 
 
 def doubt_of(sample: Sample) -> Doubt | None:
-    """The strongest reason to doubt the verdict on this answer; None where there is none."""
+    """Find the strongest reason to doubt the verdict on this answer; None if there is none."""
     text, aliases = sample.answer.text, sample.question.answers
     rules = _of_right if sample.verdict == "right" else _of_other
     reasons = [reason for alias in aliases for reason in rules(text, alias, sample.verdict)]
@@ -134,7 +134,7 @@ def doubt_of(sample: Sample) -> Doubt | None:
 
 
 def doubtful(samples: Sequence[Sample]) -> list[tuple[Sample, Doubt]]:
-    """The samples whose verdicts are in doubt, the likeliest to be wrong first."""
+    """List the samples with doubtful verdicts, the most doubtful first."""
     pairs = [(sample, doubt) for sample in samples if (doubt := doubt_of(sample)) is not None]
     pairs.sort(key=lambda pair: (-pair[1].doubt, pair[0].id))
     return pairs
@@ -145,7 +145,7 @@ def _texts(text: str) -> list[str]:
 
 
 def _of_right(text: str, alias: str, verdict: Verdict) -> Iterator[tuple[float, str]]:
-    """Reasons why an answer that was taken for right may be wrong."""
+    """Yield reasons why an answer judged right may be wrong."""
     answer, form = _texts(text), _texts(alias)
     if not form or not _contains(form, answer):
         return
@@ -163,7 +163,7 @@ def _of_right(text: str, alias: str, verdict: Verdict) -> Iterator[tuple[float, 
 
 
 def _of_other(text: str, alias: str, verdict: Verdict) -> Iterator[tuple[float, str]]:
-    """Reasons why an answer that was taken for wrong, or for none, may be right."""
+    """Yield reasons why an answer judged wrong or an abstention may be right."""
     answer, form = _texts(text), _texts(alias)
     if not form or not answer:
         return
@@ -181,7 +181,7 @@ def _of_other(text: str, alias: str, verdict: Verdict) -> Iterator[tuple[float, 
 
 
 def _near_in_letters(answer: list[str], form: list[str], alias: str) -> Iterator[tuple[float, str]]:
-    """Nearly the same letters as a stretch of the answer of as many words; numbers have none."""
+    """Yield a reason where as many words of the answer have nearly the alias's letters."""
     wanted = "".join(form)
     if len(wanted) <= SHORT or wanted.isdigit():
         return
@@ -206,5 +206,5 @@ def _numbers(texts: Sequence[str]) -> list[float]:
 
 
 def _contains(form: list[str], answer: list[str]) -> bool:
-    """Whether the answer contains the words of the accepted one, one after the other."""
+    """Whether the answer contains the accepted answer's words in sequence."""
     return any(answer[at : at + len(form)] == form for at in range(len(answer) - len(form) + 1))

@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from anchorscope.claims.decision import Claim, DatasetClaim, Measured, Region, from_draws
+from anchorscope.claims.decision import Claim, ClaimRow, Measured, Region, decided, from_draws
 from anchorscope.claims.inputs import ClaimInputs
 from anchorscope.records import Mode
 
@@ -31,7 +31,7 @@ ALIKE = 0.5  # least correlation of curves that follow one another
 READ_ERROR = 5.0  # points by which a number read off a picture may be wrong
 FALLING = ("keeps falling", "plateau")
 Statistic = Callable[[np.ndarray, np.ndarray], np.ndarray]  # q, a [..., layer] -> [...]
-Row = Mapping[str, Any]  # of published_figures.csv
+Figure = Mapping[str, Any]  # a row of published_figures.csv
 
 
 def smooth(curve: np.ndarray) -> np.ndarray:
@@ -92,15 +92,10 @@ def measure_curve(
 
 
 def _curve(
-    claim: str, statement: str, statistic: Statistic, region: Region, *, shares_number_of: str = ""
-) -> DatasetClaim:
-    return DatasetClaim(
-        claim=claim,
-        statement=statement,
-        source="figure",
-        measure=partial(measure_curve, statistic=statistic, region=region),
-        shares_number_of=shares_number_of,
-    )
+    name: str, statement: str, statistic: Statistic, region: Region, **options: str
+) -> Claim:
+    measure = partial(measure_curve, statistic=statistic, region=region)
+    return Claim(name=name, statement=statement, source="figure", measure=measure, **options)
 
 
 CURVES = (
@@ -150,84 +145,13 @@ def _quiet(reduce: Callable[..., np.ndarray], values: np.ndarray) -> np.ndarray:
         return reduce(values, axis=-1)
 
 
-def dataset_claims(run: ClaimInputs) -> Iterator[Claim]:
+def dataset_claims(run: ClaimInputs) -> Iterator[ClaimRow]:
     """Whether datasets follow one another, which is deepest, whether they meet at the end."""
-    names = list(run.titles)
-    if len(names) < 2:
+    if len(run.titles) < 2:
         return
-    yield _of_several(
-        run,
-        "datasets-follow",
-        f"the Q curves of all datasets follow one another (least correlation {ALIKE} or more)",
-        _least_correlation,
-        Region(low=ALIKE),
-    )
-    yield _deepest_dataset(run)
-    yield _of_several(
-        run,
-        "q-converge",
-        "the Q curves lie closer together in the last layers than in the middle",
-        _spread_change,
-        Region(high=0.0),
-    )
-
-
-def model_claims(runs: Sequence[ClaimInputs]) -> Iterator[Claim]:
-    """Whether the larger of two models falls deeper, for each dataset that both have."""
-    ordered = sorted(runs, key=lambda run: run.size)
-    for small, large in itertools.pairwise(ordered):
-        for dataset in small.titles:
-            if dataset in large.titles and small.size < large.size:
-                yield _larger(small, large, dataset)
-
-
-def _larger(small: ClaimInputs, large: ClaimInputs, dataset: str) -> Claim:
-    def read(mode: Mode) -> Measured:
-        one, other = (run.curves[dataset, mode] for run in (large, small))
-        value = float(deepest(one.q, one.a) - deepest(other.q, other.a))
-        count = min(len(one.drawn_q), len(other.drawn_q))
-        drawn = [deepest(c.drawn_q[:count], c.drawn_a[:count]) for c in (one, other)]
-        return from_draws(value, drawn[0] - drawn[1], Region(high=0.0))
-
-    return Claim(
-        claim="larger-deeper",
-        statement=f"{large.model} falls deeper than {small.model}",
-        source="figure",
-        model=f"{large.model}, {small.model}",
-        dataset=dataset,
-        paper=read("paper"),
-        strict=read("strict"),
-    )
-
-
-def _of_several(
-    run: ClaimInputs,
-    claim: str,
-    statement: str,
-    statistic: Callable[[Sequence[np.ndarray]], np.ndarray],
-    region: Region,
-) -> Claim:
-    def read(mode: Mode) -> Measured:
-        curves = [run.curves[name, mode] for name in run.titles]
-        value = float(statistic([c.q for c in curves]))
-        return from_draws(value, statistic([c.drawn_q for c in curves]), region)
-
-    return Claim(
-        claim=claim,
-        statement=statement,
-        source="figure",
-        model=run.model,
-        dataset=",".join(run.titles),
-        paper=read("paper"),
-        strict=read("strict"),
-    )
-
-
-def _deepest_dataset(run: ClaimInputs) -> Claim:
-    """Paper mode names the dataset; both modes say by how much it is deeper than the next."""
-    depth = {name: _mean_depth(run.curves[name, "paper"].q) for name in run.titles}
-    drawn = [name for name in depth if np.isfinite(depth[name])]
-    named = min(drawn, key=lambda name: depth[name], default=next(iter(run.titles)))
+    depth = {name: float(_mean_depth(run.curves[name, "paper"].q)) for name in run.titles}
+    # Paper mode names the dataset; both modes say by how much it is deeper than the next.
+    named = min(depth, key=lambda name: np.nan_to_num(depth[name], nan=np.inf))
     place = list(run.titles).index(named)
 
     def behind(curves: Sequence[np.ndarray]) -> np.ndarray:
@@ -235,8 +159,68 @@ def _deepest_dataset(run: ClaimInputs) -> Claim:
         others = np.min([d for i, d in enumerate(depths) if i != place], axis=0)
         return depths[place] - others
 
-    statement = f"Q-Anchored falls deepest on {run.titles[named]} (less the next, all layers)"
-    return _of_several(run, "deepest-dataset", statement, behind, Region(high=0.0))
+    claims = (
+        (
+            "datasets-follow",
+            f"the Q curves of all datasets follow one another (least correlation {ALIKE} or more)",
+            _least_correlation,
+            Region(low=ALIKE),
+        ),
+        (
+            "deepest-dataset",
+            f"Q-Anchored falls deepest on {run.titles[named]} (less the next, all layers)",
+            behind,
+            Region(high=0.0),
+        ),
+        (
+            "q-converge",
+            "the Q curves lie closer together in the last layers than in the middle",
+            _spread_change,
+            Region(high=0.0),
+        ),
+    )
+    for name, statement, statistic, region in claims:
+        measure = partial(_measure_several, statistic=statistic, region=region)
+        claim = Claim(name=name, statement=statement, source="figure", measure=measure)
+        yield from decided(run, [claim], datasets=[",".join(run.titles)])
+
+
+def _measure_several(
+    run: ClaimInputs,
+    datasets: str,
+    mode: Mode,
+    *,
+    statistic: Callable[[Sequence[np.ndarray]], np.ndarray],
+    region: Region,
+) -> Measured:
+    curves = [run.curves[name, mode] for name in datasets.split(",")]
+    value = float(statistic([c.q for c in curves]))
+    return from_draws(value, statistic([c.drawn_q for c in curves]), region)
+
+
+def model_claims(runs: Sequence[ClaimInputs]) -> Iterator[ClaimRow]:
+    """Whether the larger of two models falls deeper, for each dataset that both have."""
+    ordered = sorted(runs, key=lambda run: run.size)
+    for small, large in itertools.pairwise(ordered):
+        claim = Claim(
+            name="larger-deeper",
+            statement=f"{large.model} falls deeper than {small.model}",
+            source="figure",
+            measure=partial(_measure_larger, small=small),
+        )
+        both = [name for name in small.titles if name in large.titles and small.size < large.size]
+        models = f"{large.model}, {small.model}"
+        yield from decided(large, [claim], datasets=both, model=models)
+
+
+def _measure_larger(
+    large: ClaimInputs, dataset: str, mode: Mode, *, small: ClaimInputs
+) -> Measured:
+    one, other = (run.curves[dataset, mode] for run in (large, small))
+    value = float(deepest(one.q, one.a) - deepest(other.q, other.a))
+    count = min(len(one.drawn_q), len(other.drawn_q))
+    drawn = [deepest(c.drawn_q[:count], c.drawn_a[:count]) for c in (one, other)]
+    return from_draws(value, drawn[0] - drawn[1], Region(high=0.0))
 
 
 def _mean_depth(q: np.ndarray) -> np.ndarray:
@@ -274,26 +258,26 @@ def reference_bands(model_name: str) -> pd.DataFrame:
     return cast(pd.DataFrame, own).reset_index(drop=True)
 
 
-def reading_claims(run: ClaimInputs) -> Iterator[DatasetClaim]:
+def reading_claims(run: ClaimInputs) -> Iterator[Claim]:
     """One claim for every number of every reading of this model's figures."""
     for row in cast("list[dict[str, Any]]", reference_bands(run.model).to_dict("records")):
         fits = "fits the paper's text" if row["fits_text"] else "does not fit the paper's text"
-        yield DatasetClaim(
-            claim=f"figure-{row['reading']}-{row['pathway']}-{row['part'].replace(' ', '-')}",
+        yield Claim(
+            name=f"figure-{row['reading']}-{row['pathway']}-{row['part'].replace(' ', '-')}",
             statement=_statement(row),
             source=f"the published figure, reading {row['reading']} ({fits})",
             measure=partial(_measure_reading, row),
         )
 
 
-def _measure_reading(row: Row, run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
+def _measure_reading(row: Figure, run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     if row["dataset"] not in ("all", run.titles[dataset], dataset):
         return None
     statistic, region = _expected(row, layers=run.curves[dataset, "paper"].q.shape[-1])
     return measure_curve(run, dataset, mode, statistic=statistic, region=region)
 
 
-def _statement(row: Row) -> str:
+def _statement(row: Figure) -> str:
     if row["part"] == "shape":
         return f"{row['pathway']}: {row['note']}"
     part = "deepest at layers" if row["part"] == "trough-layers" else f"{row['part']}:"
@@ -301,7 +285,7 @@ def _statement(row: Row) -> str:
     return f"{row['pathway']}-Anchored {part} {ends}"
 
 
-def _expected(row: Row, *, layers: int) -> tuple[Statistic, Region]:
+def _expected(row: Figure, *, layers: int) -> tuple[Statistic, Region]:
     """The number of the curves that a row describes, and the region it should be in."""
     part, take_q = row["part"], row["pathway"] == "Q"
     if part == "shape":

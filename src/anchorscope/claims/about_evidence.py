@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.claims.decision import (
-    DatasetClaim,
+    Claim,
     Decision,
     Measured,
     Region,
@@ -246,68 +246,62 @@ def _window_statement(run: ClaimInputs, dataset: str) -> str:
     return f"cutting only the {width} blocks up to the layer lowers Q more than A"
 
 
-def _claim(
-    claim: str,
-    statement: str | Callable[[ClaimInputs, str], str],
-    measure: Callable[[ClaimInputs, str, Mode], Measured | None],
-    *,
-    source: str = "paper",
-    primary: bool = False,
-    about_groups: bool = True,
-) -> DatasetClaim:
-    return DatasetClaim(
-        claim=claim,
-        statement=statement,
-        source=source,
-        measure=measure,
-        primary=primary,
-        about_groups=about_groups,
-    )
-
-
 FIRST = (
-    _claim(
-        "two-pathways",
-        "samples fall into two pathways (gap of Q and A)",
-        _two_pathways,
+    Claim(
+        name="two-pathways",
+        statement="samples fall into two pathways (gap of Q and A)",
+        measure=_two_pathways,
         source="figure",
         primary=True,
     ),
 )
 GROUPS = (
-    _claim(
-        "q-knows",
-        "Q samples are answered right more often than A samples (share)",
-        _accuracy,
+    Claim(
+        name="q-knows",
+        statement="Q samples are answered right more often than A samples (share)",
+        measure=_accuracy,
     ),
-    _claim("q-popular", "Q samples ask about more popular subjects (powers of ten)", _popularity),
+    Claim(
+        name="q-popular",
+        statement="Q samples ask about more popular subjects (powers of ten)",
+        measure=_popularity,
+    ),
 )
 EVIDENCE = (
-    _claim(
-        "patching-flips-q",
-        "another subject’s exact tokens flip the verdict on Q more often than on A (share)",
-        _patching,
+    Claim(
+        name="patching-flips-q",
+        statement="another subject’s exact tokens flip the verdict on Q more often than on A "
+        "(share)",
+        measure=_patching,
     ),
-    _claim("answer-only-moves-q", "leaving the question out lowers Q more than A", _answer_only),
-    _claim(
-        "q-abstains-less",
-        "the model abstains less often on Q than on A (share)",
-        _abstention,
+    Claim(
+        name="answer-only-moves-q",
+        statement="leaving the question out lowers Q more than A",
+        measure=_answer_only,
     ),
-    _claim("state-knows-pathway", "the clean state tells Q from A (AUROC)", _awareness),
+    Claim(
+        name="q-abstains-less",
+        statement="the model abstains less often on Q than on A (share)",
+        measure=_abstention,
+    ),
+    Claim(
+        name="state-knows-pathway",
+        statement="the clean state tells Q from A (AUROC)",
+        measure=_awareness,
+    ),
 )
 FLOW = (
-    _claim(
-        "saliency-two-humps",
-        "the saliency of the exact question tokens has two humps (BIC, one less two)",
-        _saliency,
+    Claim(
+        name="saliency-two-humps",
+        statement="the saliency of the exact question tokens has two humps (BIC, one less two)",
+        measure=_saliency,
         about_groups=False,
     ),
-    _claim(
-        "heads-carry",
-        "cutting the strongest heads alone (one; four, ranked elsewhere) lowers ΔP",
-        _heads,
+    Claim(
+        name="heads-carry",
+        statement="cutting the strongest heads alone (one; four, ranked elsewhere) lowers ΔP",
+        measure=_heads,
         about_groups=False,
     ),
-    _claim("window-moves-q", _window_statement, _windows),
+    Claim(name="window-moves-q", statement=_window_statement, measure=_windows),
 )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
@@ -77,13 +77,7 @@ def both(one: Measured, other: Measured) -> Measured:
     """
     if math.isnan(one.value) or math.isnan(other.value):
         return Measured()
-    return Measured(
-        value=one.value,
-        low=one.low,
-        high=one.high,
-        p_holds=max(one.p_holds, other.p_holds),
-        p_fails=one.p_fails,
-    )
+    return replace(one, p_holds=max(one.p_holds, other.p_holds))
 
 
 def _measured(value: float, low: float, high: float, error: float, region: Region) -> Measured:
@@ -97,55 +91,43 @@ def _measured(value: float, low: float, high: float, error: float, region: Regio
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One row of claims.csv."""
+    """A claim: how it is worded, and what measures it."""
 
-    claim: str
-    statement: str
-    source: str  # figure, paper, or a reading of the figure
-    model: str
-    dataset: str  # several: joined by commas
-    paper: Measured
-    strict: Measured
-    finding: str = ""  # what it is instead, where that is known
+    name: str
+    statement: str | Callable[[ClaimInputs, str], str]
+    # The number on a dataset (several: joined by commas) in a mode. None in paper mode: the run
+    # has nothing to measure it by.
+    measure: Callable[[ClaimInputs, str, Mode], Measured | None]
+    source: str = "paper"  # or figure, or a reading of the figure
     primary: bool = False  # the question the run is for: it is outside Holm's family
     about_groups: bool = True  # about Q and A: strict mode then needs two pathways
     shares_number_of: str = ""  # a claim on the same number: the two count once in Holm's family
 
 
-@dataclass(frozen=True, kw_only=True)
-class DatasetClaim:
-    """A claim that is decided for each dataset of a run: how it is worded and measured."""
+class ClaimRow(NamedTuple):
+    """A claim with its numbers: one row of claims.csv."""
 
-    claim: str
-    statement: str | Callable[[ClaimInputs, str], str]
-    source: str
-    # The number on a dataset in a mode. None in paper mode: the run has nothing to measure it by.
-    measure: Callable[[ClaimInputs, str, Mode], Measured | None]
-    primary: bool = False
-    about_groups: bool = True
-    shares_number_of: str = ""
+    claim: Claim
+    statement: str
+    model: str
+    dataset: str
+    paper: Measured
+    strict: Measured
 
 
-def decided(run: ClaimInputs, claims: Iterable[DatasetClaim]) -> Iterator[Claim]:
-    """Each of these claims on each dataset of a run that can measure it."""
-    for row in claims:
-        for dataset in run.titles:
-            paper = row.measure(run, dataset, "paper")
-            if paper is None:
-                continue
-            worded = (
-                row.statement if isinstance(row.statement, str) else row.statement(run, dataset)
-            )
-            yield Claim(
-                claim=row.claim,
-                statement=worded,
-                source=row.source,
-                model=run.model,
-                dataset=dataset,
-                paper=paper,
-                strict=row.measure(run, dataset, "strict") or Measured(),
-                finding=str(run.finding_of(dataset)["finding"]) if row.primary else "",
-                primary=row.primary,
-                about_groups=row.about_groups,
-                shares_number_of=row.shares_number_of,
-            )
+def decided(
+    run: ClaimInputs,
+    claims: Iterable[Claim],
+    *,
+    datasets: Sequence[str] | None = None,
+    model: str | None = None,
+) -> Iterator[ClaimRow]:
+    """Each of these claims on each dataset (all of the run) that can measure it."""
+    for claim in claims:
+        for dataset in run.titles if datasets is None else datasets:
+            paper = claim.measure(run, dataset, "paper")
+            if paper is not None:
+                statement = claim.statement
+                worded = statement if isinstance(statement, str) else statement(run, dataset)
+                strict = claim.measure(run, dataset, "strict") or Measured()
+                yield ClaimRow(claim, worded, model or run.model, dataset, paper, strict)

@@ -78,7 +78,7 @@ class ClaimInputs:
 
     def samples(self, dataset: str, mode: Mode) -> pd.DataFrame:
         """The rows of pathways.parquet at the chosen layer."""
-        rows = self._rows(dataset, mode)
+        rows = self._rows[dataset, mode]
         layer = self.finding_of(dataset)["layer"]
         return cast(pd.DataFrame, rows.loc[(rows["layer"] == layer) & rows["pathway"].notna()])
 
@@ -87,16 +87,14 @@ class ClaimInputs:
         return np.array([self.entity.get(id, id) for id in map(str, ids)])
 
     @cached_property
-    def _by_mode(self) -> dict[Any, pd.DataFrame]:
+    def _rows(self) -> dict[Any, pd.DataFrame]:
         """The rows of each dataset and mode: found once, as there are many of them."""
-        return dict(iter(self.pathways.groupby(["dataset", "mode"], sort=False)))
-
-    def _rows(self, dataset: str, mode: Mode) -> pd.DataFrame:
-        rows = self._by_mode.get((dataset, mode))
-        return self.pathways.iloc[:0] if rows is None else rows
+        found = dict(iter(self.pathways.groupby(["dataset", "mode"], sort=False)))
+        none = self.pathways.iloc[:0]
+        return {(d, mode): found.get((d, mode), none) for d in self.titles for mode in MODES}
 
     def _curves(self, dataset: str, mode: Mode) -> Curves:
-        rows = self._rows(dataset, mode)
+        rows = self._rows[dataset, mode]
         table = rows[["id", "layer", "logit_clean", "logit_knockout"]].assign(
             **{which: rows["pathway"] == which for which in ("Q", "A")}
         )
@@ -118,6 +116,7 @@ def from_tables(
     """The inputs of a run's claims, from run.json, its tables by name, and its samples."""
     model, config = info["model"], info.get("config") or {}
     popular = samples.dropna(subset=["popularity"])
+    named = samples[samples["entity"].astype(bool)] if "entity" in samples else samples.iloc[:0]
     titles = {str(d["name"]): str(d.get("title") or d["name"]) for d in info["datasets"]}
     datasets = set(tables["findings"]["dataset"])
     return ClaimInputs(
@@ -132,16 +131,8 @@ def from_tables(
         seed=int(config.get("seed", 0)),
         resamples=int(config.get("resamples", 500)),
         evidence={name: table for name, table in tables.items() if name in EVIDENCE},
-        entity=_entity_by_id(samples),
+        entity=dict(zip(named["id"], named.get("entity", ()), strict=True)),
     )
-
-
-def _entity_by_id(samples: pd.DataFrame) -> dict[str, str]:
-    """The entity of each question that has one."""
-    if "entity" not in samples:
-        return {}
-    named = zip(samples["id"], samples["entity"], strict=True)
-    return {str(id): str(entity) for id, entity in named if entity}
 
 
 def _means(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

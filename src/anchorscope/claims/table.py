@@ -15,7 +15,7 @@ from anchorscope.claims.about_curves import (
     reading_claims,
 )
 from anchorscope.claims.about_evidence import EVIDENCE, FIRST, FLOW, GROUPS
-from anchorscope.claims.decision import Claim, Measured, decided
+from anchorscope.claims.decision import ClaimRow, Measured, decided
 from anchorscope.claims.inputs import ClaimInputs
 from anchorscope.records import MODES
 from anchorscope.run_folder import table_columns
@@ -36,65 +36,57 @@ def claims_table(
     its datasets, one mechanism, a kind of question or a continuum gives its number as well, and the
     claim is `not shown`, on whichever side of its bound the number is.
     """
-    claims = _claims(runs, [runs] if compared is None else compared)
-    columns = {mode: _columns([getattr(claim, mode) for claim in claims], claims) for mode in MODES}
-    without = _without_pathways(runs)
-    for place, claim in enumerate(claims):
+    rows = _rows(runs, [runs] if compared is None else compared)
+    columns = {mode: _columns([getattr(row, mode) for row in rows], rows) for mode in MODES}
+    without = {
+        (run.model, name)
+        for run in runs
+        for name in run.titles
+        if run.finding_of(name)["finding"] != "two-pathways"
+    }
+    for place, row in enumerate(rows):
         measured = columns["strict"]["decision"][place] != "not measured"
-        needs_groups = claim.about_groups and not claim.primary
-        if needs_groups and measured and without & _places(claim):
+        needs_groups = row.claim.about_groups and not row.claim.primary
+        curves = set(itertools.product(row.model.split(", "), row.dataset.split(",")))
+        if needs_groups and measured and without & curves:
             columns["strict"]["decision"][place] = "not shown"
+    findings = {(run.model, name): run.finding_of(name) for run in runs for name in run.titles}
     frame = {
-        "claim": [claim.claim for claim in claims],
-        "statement": [claim.statement for claim in claims],
-        "source": [claim.source for claim in claims],
-        "model": [claim.model for claim in claims],
-        "dataset": [claim.dataset for claim in claims],
-        "finding": [claim.finding for claim in claims],
+        "claim": [row.claim.name for row in rows],
+        "statement": [row.statement for row in rows],
+        "source": [row.claim.source for row in rows],
+        "model": [row.model for row in rows],
+        "dataset": [row.dataset for row in rows],
+        "finding": [
+            str(findings[row.model, row.dataset]["finding"]) if row.claim.primary else ""
+            for row in rows
+        ],
     }
     for mode in MODES:
         frame |= {f"{mode}_{name}": values for name, values in columns[mode].items()}
     return pd.DataFrame(frame, columns=list(table_columns.CLAIMS))
 
 
-def _without_pathways(runs: Sequence[ClaimInputs]) -> set[tuple[str, str]]:
-    """Model and dataset wherever strict mode's finding is not two pathways."""
-    return {
-        (run.model, name)
-        for run in runs
-        for name in run.titles
-        if run.finding_of(name)["finding"] != "two-pathways"
-    }
-
-
-def _places(claim: Claim) -> set[tuple[str, str]]:
-    """Model and dataset of every curve that a claim is about."""
-    return set(itertools.product(claim.model.split(", "), claim.dataset.split(",")))
-
-
-def _claims(runs: Sequence[ClaimInputs], compared: Sequence[Sequence[ClaimInputs]]) -> list[Claim]:
+def _rows(runs: Sequence[ClaimInputs], compared: Sequence[Sequence[ClaimInputs]]) -> list[ClaimRow]:
     """All claims in the order of claims.csv: family by family, each for all runs."""
-    claims = [c for family in (FIRST, CURVES) for run in runs for c in decided(run, family)]
-    claims += [claim for run in runs for claim in dataset_claims(run)]
+    rows = [row for family in (FIRST, CURVES) for run in runs for row in decided(run, family)]
+    rows += [row for run in runs for row in dataset_claims(run)]
     for family in (GROUPS, EVIDENCE, FLOW):
-        claims += [claim for run in runs for claim in decided(run, family)]
-    claims += [claim for run in runs for claim in decided(run, reading_claims(run))]
-    return claims + [claim for group in compared for claim in model_claims(group)]
+        rows += [row for run in runs for row in decided(run, family)]
+    rows += [row for run in runs for row in decided(run, reading_claims(run))]
+    return rows + [row for group in compared for row in model_claims(group)]
 
 
-def _columns(readings: Sequence[Measured], claims: Sequence[Claim]) -> dict[str, list]:
+def _columns(readings: Sequence[Measured], rows: Sequence[ClaimRow]) -> dict[str, list]:
     """Value, ends, corrected p and decision of one mode."""
-    primary = np.array([claim.primary for claim in claims], dtype=bool)
     p = np.array([reading.p for reading in readings], dtype=float)
-    twin = np.array([bool(claim.shares_number_of) for claim in claims], dtype=bool)
-    alone = ~primary & ~twin
+    alone = np.array([not (r.claim.primary or r.claim.shares_number_of) for r in rows], dtype=bool)
     p[alone] = holm(p[alone].tolist())
-    corrected = {(c.claim, c.model, c.dataset): p[i] for i, c in enumerate(claims)}
-    for place in map(int, np.flatnonzero(twin)):
-        claim = claims[place]
-        p[place] = corrected[claim.shares_number_of, claim.model, claim.dataset]
-    # A claim that is decided elsewhere has one p-value, for holding.
-    for place, reading in enumerate(readings):
+    corrected = {(row.claim.name, row.model, row.dataset): p[i] for i, row in enumerate(rows)}
+    for place, (row, reading) in enumerate(zip(rows, readings, strict=True)):
+        if row.claim.shares_number_of:
+            p[place] = corrected[row.claim.shares_number_of, row.model, row.dataset]
+        # A claim that is decided elsewhere has one p-value, for holding.
         if reading.decided_elsewhere is not None:
             p[place] = reading.p_holds
     return {

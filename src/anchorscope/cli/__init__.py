@@ -1,4 +1,4 @@
-"""The command line: every command, and a user's mistake in one sentence."""
+"""The command line: its commands, and errors printed as one sentence."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def _sentence(error: Exception) -> str | None:
-    """What to print for a mistake, or for a disk or memory that failed; None for a bug."""
+    """Describe a user's mistake, a full disk or exhausted memory in a sentence; None for a bug."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError):

@@ -65,7 +65,7 @@ def verify(
 
 
 def _checks(folder: Path, *, deep: bool) -> Iterator[Checked]:
-    """The checks of a run, of a detector, or of every run of a study."""
+    """Yield the checks of a run, of a detector, or of every run of a study."""
     from anchorscope.run_folder.manifest import MARKERS, RUN
 
     folder = folder.expanduser()
@@ -153,7 +153,7 @@ def power(
 
 
 def _sentences(power: Power) -> str:
-    """The same in words."""
+    """Describe the power of one dataset in sentences."""
     parts = [f"{power.dataset}: {power.finding} ({power.why})."]
     if not math.isnan(power.now["power_half"]):
         parts.append(
@@ -180,7 +180,7 @@ def _interval(estimate: Estimate, form: str) -> str:
 
 
 def _power_table(powers: list[Power]) -> pd.DataFrame:
-    """One row for each dataset and number of samples, every number with its interval."""
+    """Tabulate the power by dataset and number of samples, with intervals."""
     import pandas as pd
 
     rows = []
@@ -263,5 +263,5 @@ def verdicts(
 
 
 def _safe_cell(text: str) -> str:
-    """The text for a spreadsheet, which would compute what begins like a formula."""
+    """Quote text that a spreadsheet would take for a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") else text

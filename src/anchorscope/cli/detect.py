@@ -217,7 +217,7 @@ def score(
 def _rows_to_score(
     file: Path | None, question: str | None, answer: str | None
 ) -> list[dict[str, Any]]:
-    """The rows of the file, or the one question that was given instead."""
+    """Read the rows of the file, or make one row of --question and --answer."""
     from anchorscope.detect.rows import read_questions
 
     if (file is None) == (question is None):
@@ -247,7 +247,7 @@ def push(
 
 
 def _summary(detector: Any) -> str:
-    """The accuracy, threshold and promise of a trained detector, in lines."""
+    """Describe a trained detector's accuracy, threshold and promise in a few lines."""
     numbers, data = detector.evaluation, detector.trained_on
     surfaces = [key.removeprefix("auroc ") for key in numbers if key.startswith("auroc ")]
     low, high = detector.band
@@ -278,13 +278,13 @@ def _print_table(table: Any) -> None:
 
 
 def _decisions(row: dict[Any, Any]) -> str:
-    """The decision of both modes on a claim: "paper undecided (+0.002), strict fails (-0.018)"."""
+    """Format both modes' decisions: "paper undecided (+0.002), strict fails (-0.018)"."""
     modes = [mode for mode in ("paper", "strict") if f"{mode}_decision" in row]
     return ", ".join(f"{m} {row[f'{m}_decision']} ({row[f'{m}_value']:+.3f})" for m in modes)
 
 
 def _peer_line(row: dict[Any, Any]) -> str:
-    """How a second model's states read the answers, compared with the model's own."""
+    """Compare a second model's states with the model's own, in a line."""
     answers = "all answers" if row["answers"] == "all" else "answers on which the models disagree"
     head = f"{row['dataset']}, {row['position']}, {row['n']} {answers}: "
     if not math.isfinite(row["gap"]):

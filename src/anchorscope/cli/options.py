@@ -1,4 +1,4 @@
-"""Options that several commands share, and those that are made from the fields of `Config`."""
+"""Options shared by several commands, and options made from the fields of `Config`."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ AsDataset = Annotated[
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The words of a list that is joined by commas."""
+    """Split a comma-separated list."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def read_limit(text: str) -> int | None:
-    """The number that --limit gives; None for `all`."""
+    """Parse --limit; None means `all`."""
     if text == "all":
         return None
     if not text.isdigit() or int(text) < 1:
@@ -79,7 +79,7 @@ _HELP = {
 
 
 def with_config(*names: str, **helps: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of these config fields, in place of its parameter `config`.
+    """Replace a command's parameter `config` by one option for each of these config fields.
 
     Args:
         names: The fields; the command gets a `Config` made from them.
@@ -107,7 +107,7 @@ def with_config(*names: str, **helps: str) -> Callable[[Callable[..., None]], Ca
 
 
 def _option(name: str, text: str | None) -> inspect.Parameter:
-    """The option of a config field; lists and the limit are read from text."""
+    """Make the option of a config field; lists and the limit are given as text."""
     flag, default = f"--{name.replace('_', '-')}", default_of(name)
     kind = _TYPES[name]
     if isinstance(default, tuple) or name == "limit":
@@ -123,7 +123,7 @@ def _option(name: str, text: str | None) -> inspect.Parameter:
 
 
 def read_config(options: dict[str, Any]) -> Config:
-    """The config of the options of a command."""
+    """Build the config from a command's options."""
     read = {"data": words, "ablate": words, "evidence": _evidence, "limit": read_limit}
     return Config(
         **{name: read[name](text) if name in read else text for name, text in options.items()}

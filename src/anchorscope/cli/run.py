@@ -196,7 +196,7 @@ def print_findings(view: RunView) -> None:
 
 
 def rank_done(rank: int, world_size: int | None, what: str) -> str:
-    """The last line of a command that computed one rank's shards."""
+    """Tell the user what to do once one rank's shards are computed."""
     return (
         f"The shards of rank {rank} of {world_size} are done. When all ranks are, the"
         f" same command without --rank and --world-size finishes the {what}."

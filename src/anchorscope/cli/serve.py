@@ -1,4 +1,4 @@
-"""Commands that listen on an address of this machine: app, and detect serve."""
+"""Commands that run a server: app, and detect serve."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def serve(
 
 
 def _check_dataset(trained_on: Sequence[str], dataset: str | None) -> None:
-    """Raise a UserError where it is open with which dataset's prompt to ask."""
+    """Raise a UserError unless it is clear which training dataset's prompt to use."""
     if dataset is None and len(trained_on) > 1:
         raise UserError(
             f"The detector was trained on {len(trained_on)} datasets, each asked with its own "

@@ -102,7 +102,7 @@ def view(
 
 
 def open_in_browser(address: str) -> bool:
-    """Whether a browser was asked to open the address; nothing waits for it.
+    """Open the address in a browser without waiting; False where there is no screen.
 
     Without a screen there is none, or one that would take over the terminal.
     """
@@ -159,7 +159,7 @@ def claims(
         bool, typer.Option("--no-statements", help="Leave out what each claim states.")
     ] = False,
 ) -> None:
-    """Print what each claim came to in paper mode and in strict mode, a column for each dataset.
+    """Print the decision on each claim in both modes, with a column for each dataset.
 
     One run's table is its tables/claims.csv. With several runs it also compares the models, and
     the correction for many claims covers all of them.
@@ -185,7 +185,7 @@ def claims(
 
 
 def claim_table(block: Block, *, models: bool) -> Table:
-    """A row for each claim and mode, a column for each dataset, or for each of its models."""
+    """Make a table with a row for each claim and mode and a column for each dataset."""
     table = plain_table(block.title, "")
     for column in block.columns:
         lines = [column.dataset.replace(",", ", ") if block.kind == "datasets" else column.dataset]
@@ -208,7 +208,7 @@ def claim_table(block: Block, *, models: bool) -> Table:
 
 
 def _number(value: float) -> str:
-    """Three figures or so; a plain minus, which every terminal has."""
+    """Format a number with about three significant digits."""
     if not math.isfinite(value):
         return ""
     text = f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
@@ -216,7 +216,7 @@ def _number(value: float) -> str:
 
 
 def legend(blocks: Sequence[Block]) -> Table:
-    """What each claim states, once."""
+    """List what each claim states."""
     table = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(style="dim")

@@ -1,4 +1,4 @@
-"""`anchorscope study`: many models on many datasets, one command, one page."""
+"""`anchorscope study`: run many models on many datasets and summarise them in one page."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _pairs(texts: list[str], flag: str) -> dict[str, str]:
 
 
 def show_plan(plan: Plan) -> None:
-    """Print the plan as a table, what it rests on, and what is wrong."""
+    """Print the plan as a table with its assumptions; raise a UserError if it cannot run."""
     from anchorscope.pipeline.study.plan import COLUMNS, plan_notes, plan_rows
 
     console = Terminal()

@@ -1,4 +1,4 @@
-"""Print to the terminal: lines, tables and progress, with control characters shown as code.
+"""Print lines, tables and progress to the terminal; escape control characters.
 
 Names and texts come from files that others wrote. An escape sequence among them would move the
 cursor, write over what was printed, or change the window's title.
@@ -33,7 +33,7 @@ from anchorscope.errors import CONTROLS, UserError
 
 
 def visible(text: str) -> str:
-    """The text with control characters as codes, in the spelling that JSON has for them."""
+    """Escape control characters as JSON does."""
     return CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
@@ -43,7 +43,7 @@ def echo(text: str = "", *, err: bool = False) -> None:
 
 
 class Terminal(Console):
-    """A console of rich that shows control characters of texts; its own colours stay."""
+    """A rich console that escapes control characters in texts."""
 
     def __init__(self, *, highlight: bool = False, **options: Any) -> None:
         super().__init__(highlight=highlight, **options)
@@ -60,7 +60,7 @@ class Terminal(Console):
 
 
 def plain_table(*columns: str) -> Table:
-    """An empty table with a line under its header and no frame."""
+    """Make an empty table with a line under its header and no frame."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         table.add_column(column)
@@ -68,7 +68,7 @@ def plain_table(*columns: str) -> Table:
 
 
 class Bar:
-    """Progress on standard error: one bar a stage; without a terminal a line every 30 seconds."""
+    """Show progress on standard error: a bar for each stage; in a log a line every 30 seconds."""
 
     def __init__(self, *, seconds: float = 30.0) -> None:
         self.console = Terminal(stderr=True)
@@ -96,7 +96,7 @@ class Bar:
         self._rich.stop()
 
     def _print_lines(self) -> None:
-        """Print how far the stage is, again and again: a log then shows that work goes on."""
+        """Print the stage's progress regularly, for logs."""
         begun = time.monotonic()
         while not self._ended.wait(self._seconds):
             if self._task is not None:

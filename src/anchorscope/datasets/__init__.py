@@ -1,4 +1,4 @@
-"""Load questions: two built-in sets, eight of the field, any of the hub, files, and lists."""
+"""Load questions from built-in sets, published datasets, the hub, files and lists."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load_questions(
     columns: str | None = None,
     skip_bad_rows: bool = False,
 ) -> QuestionSet:
-    """The questions of a name, a `hub:` address, a file or a list: no duplicates, `limit` drawn.
+    """Load questions by name, from the hub, a file or a list, without duplicates.
 
     Args:
         data: A name (`anchorscope datasets` lists them), `hub:ORG/NAME`, a .jsonl, .json, .csv,
@@ -86,7 +86,7 @@ def load_questions(
 
 
 def remarks(questions: QuestionSet) -> list[str]:
-    """What to know of a loaded set: the rows left out, and questions far longer than the others."""
+    """Report the rows that were left out, and questions far longer than the others."""
     out = []
     if questions.dropped:
         reasons = ", ".join(f"{count} {reason}" for reason, count in questions.dropped.items())
@@ -135,7 +135,7 @@ def _drafts(
 
 
 def _from_list(items: Sequence[object]) -> tuple[Source, list[Draft]]:
-    """The one dataset that a list of `Question` is of, and its questions as drafts."""
+    """Check a list of `Question` and find the dataset that they belong to."""
     if not items:
         raise UserError("The list of questions is empty. It needs at least one Question.")
     questions: list[Question] = []
@@ -169,7 +169,7 @@ def _from_list(items: Sequence[object]) -> tuple[Source, list[Draft]]:
 
 
 def _without_duplicates(drafts: Iterable[Draft]) -> tuple[list[Question], dict[str, int]]:
-    """The questions without duplicates, and how many were left out for which reason.
+    """Remove duplicate and ambiguous questions, and count them by reason.
 
     Of questions with the same text and answers one stays; of questions with the same text and
     other answers none does, and none that its dataset calls ambiguous.

@@ -1,4 +1,4 @@
-"""atlas: questions for one fact each about cities, countries and chemical elements.
+"""The built-in set `atlas`: questions about facts of cities, countries and chemical elements.
 
 The popularity is the population of the city or country asked about; elements have none. The
 entity is the row of the table that holds the fact, so that all questions about one country (its
@@ -32,7 +32,7 @@ SHOWN = {"toronto", "portugal", "japan", "oxygen"}  # the shots' entities: not a
 
 
 def make() -> list[Question]:
-    """All questions of the set, in the order of the table."""
+    """Make all questions of the set, in the order of the table."""
     every = [*_cities(), *_countries(), *_elements()]
     return [
         question

@@ -1,4 +1,4 @@
-"""atlas-compare: which of two cities, countries or elements; the question holds the answer.
+"""The built-in set `atlas-compare`: compare two things; the question holds the answer.
 
 Folds are disjoint by entity, and a comparison has two things in it. So things are put into blocks
 by a hash of their key, only things of one block are compared, and the block is the entity: no name
@@ -74,7 +74,7 @@ ELEMENTS = {
 
 
 def make() -> list[Question]:
-    """All questions of the set, kind by kind."""
+    """Make all questions of the set, kind by kind."""
     return [
         *_compared("cities", 104, _cities(), CITIES),
         *_compared("countries", 36, _countries(), COUNTRIES),
@@ -110,7 +110,7 @@ def _elements() -> Iterator[Thing]:
 def _compared(
     kind: str, blocks: int, things: Iterator[Thing], relations: dict[str, Relation]
 ) -> Iterator[Question]:
-    """The questions about all pairs inside each of the blocks."""
+    """Make the questions about all pairs within each block."""
     members: dict[int, list[Thing]] = {}
     for thing in things:
         if thing.name not in SHOWN:
@@ -126,7 +126,7 @@ def _compared(
 def _question(
     entity: str, pair: tuple[Thing, Thing], relations: dict[str, Relation]
 ) -> Question | None:
-    """The question about a pair: the first relation by hash in which it clearly differs."""
+    """Ask about a pair by the first relation, in order of hash, in which the two clearly differ."""
     keys = [thing.key for thing in pair]
     if any(a.name in b.phrase for a, b in (pair, pair[::-1])):
         return None  # "Guinea or Papua New Guinea": the one name cannot be told from the other

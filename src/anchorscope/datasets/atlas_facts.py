@@ -1,4 +1,4 @@
-"""Read the tables of facts in the package; scripts/make_atlas.py says where they come from."""
+"""Read the package's tables of facts, which scripts/make_atlas.py makes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def elements() -> list[Element]:
 
 
 def _cell(column: str, text: str) -> object:
-    """The value of a cell: a number, names that are parted by |, or text."""
+    """Parse a cell: a number, names separated by |, or text."""
     if column in ("population", "area", "number"):
         return int(text)
     if column in ("latitude", "longitude"):

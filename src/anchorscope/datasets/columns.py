@@ -1,4 +1,4 @@
-"""Turn rows into questions: the columns that are needed, and those that the user names.
+"""Turn rows into questions: required and optional columns, and the user's names for them.
 
 Required: `question`, and `answers` (a list, a JSON list as text, or "a | b") or `answer` (one
 text, or a list). Optional: `id`, `subject` or `subjects`, `relation` or `property`, `popularity`,
@@ -31,17 +31,17 @@ _SURROGATE = re.compile("[\ud800-\udfff]")  # half a character
 
 
 class Columns(NamedTuple):
-    """The columns of a dataset by our names for them; others are not read."""
+    """The columns of a dataset that are read, by our names for them."""
 
     theirs: Mapping[str, str]
 
     def normal(self, row: Row) -> Row:
-        """The row under our names; a part of a column, as in `answer.aliases`, by its path."""
+        """Rename the row's columns to ours."""
         return {ours: part_of(row, path) for ours, path in self.theirs.items()}
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The columns of theirs that are read, each once."""
+        """The dataset's own columns that are read, each once."""
         return tuple(dict.fromkeys(path.split(".")[0] for path in self.theirs.values()))
 
     def check(self, present: Mapping[str, object], where: str) -> None:
@@ -50,7 +50,7 @@ class Columns(NamedTuple):
 
 
 def read_columns(text: str | None) -> Columns | None:
-    """The columns that `question=...,answers=...` names; None for None."""
+    """Parse `question=...,answers=...`; None for None."""
     if text is None:
         return None
     pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
@@ -64,7 +64,7 @@ def read_columns(text: str | None) -> Columns | None:
 
 
 def part_of(row: Row, path: str) -> object:
-    """The value of a column, or of a part of it: `answer.aliases`; None where it is missing."""
+    """Get the value of a column or of a part of it, as `answer.aliases`; None if missing."""
     name, *parts = path.split(".")
     value = row.get(name)
     for part in parts:
@@ -98,7 +98,7 @@ def drafts(
     *,
     skip_bad_rows: bool = False,
 ) -> list[Draft | None]:
-    """One draft a row, None for a bad one that is skipped; an error names all bad rows.
+    """Turn each row into a draft; None for a bad row that is skipped. An error names all bad rows.
 
     A row that is a text could not be read: the text says why. Rows are counted from 1, the header
     not counted. `split` is that of rows which name none.
@@ -148,7 +148,7 @@ def _bad_rows(bad: Sequence[str], rows: int, where: str) -> UserError:
 
 
 def _draft(row: Row, dataset: str, split: str, id: str) -> Draft:
-    """The question of a row with our columns; a ValueError says what is wrong with it."""
+    """Make a question from a row; a ValueError says what is wrong with it."""
     text = _text(row.get("question"), "question")
     if not text:
         raise ValueError(" has an empty question. Fill it in or remove the row.")
@@ -185,7 +185,7 @@ def _first(row: Row, one: str, other: str) -> object:
 
 
 def _text(value: object, column: str) -> str:
-    """The value as text in one line; a missing one is empty."""
+    """Convert a value to one line of text; a missing value is empty."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -197,7 +197,7 @@ def _text(value: object, column: str) -> str:
 
 
 def _list(value: object, column: str) -> tuple[str, ...]:
-    """The different texts of a list, a JSON list, or "a | b"."""
+    """Split a list, a JSON list, or "a | b" into its distinct texts."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = json.loads(value)

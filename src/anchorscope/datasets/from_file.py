@@ -1,4 +1,4 @@
-"""Read a file of questions: its rows, which dataset it is, and the rows as drafts."""
+"""Read a file of questions and recognise its dataset."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def from_file(
     *,
     skip_bad_rows: bool = False,
 ) -> tuple[Source, list[Draft | None]]:
-    """The file's dataset, one of `sources` or the file's own, and its questions as drafts.
+    """Read the file's questions as drafts, and find its dataset among `sources`.
 
     None instead of a draft where a bad row is skipped.
     """
@@ -54,7 +54,7 @@ def from_file(
 
 
 def recognise(path: Path, row: Row, sources: Iterable[Source]) -> Source:
-    """The dataset that a row's columns or the file's name say, else one named after the file."""
+    """Find the dataset by a row's columns or the file's name, else name one after the file."""
     sources = tuple(sources)
     # The file's name without the words for its part: "NQ-open.dev" is "nq".
     name = "".join(word for word in _words(path) if not PARTS.fullmatch(word))
@@ -69,13 +69,13 @@ def _words(path: Path) -> list[str]:
 
 
 def _split(path: Path) -> str:
-    """The split that the file's name says, for rows that say none."""
+    """Guess the split from the file's name, for rows that name none."""
     split = next((word for word in SPLIT_WORDS if word in _words(path)), "all")
     return split.replace("validation", "dev")
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of the file, column -> value, in the file's order; an error for what is no row."""
+    """Read the file's rows as dictionaries; a UserError for a row that cannot be read."""
     rows = _read(path)
     for number, row in enumerate(rows, 1):
         if isinstance(row, str):
@@ -84,7 +84,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _read(path: Path) -> list[Row | str]:
-    """The rows of the file; in the place of one that cannot be read, a text that says why."""
+    """Read the file's rows; a row that cannot be read is replaced by the reason."""
     reader = READERS.get(extension(path))
     if reader is None:
         raise unknown("kind of file", path.name, READERS)

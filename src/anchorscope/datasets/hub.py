@@ -25,7 +25,7 @@ OWN = (
 
 
 def from_hub(source: Source, place: HubPlace) -> list[Draft | None]:
-    """The questions of a set that has a name here, as drafts."""
+    """Fetch a named set from the hub, as drafts."""
     try:
         rows, _ = _rows(place.path, place.config, place.split, place.columns)
     except Exception as error:  # the library has no one class for "could not be reached"
@@ -38,7 +38,7 @@ def from_hub(source: Source, place: HubPlace) -> list[Draft | None]:
 
 
 def read_address(text: str) -> tuple[str, str | None, str | None]:
-    """Path, config and split of an address; a folder that was cloned from the hub is a path too."""
+    """Parse an address into path, config and split; the path may be a cloned folder."""
     path, *parts = text.removeprefix(SCHEME).split(":")
     is_name = len(path.split("/")) == 2 and not path.startswith((".", "/", "~"))
     if len(parts) > 2 or not all([path, *parts]) or not (is_name or os.path.isdir(path)):
@@ -52,7 +52,7 @@ def read_address(text: str) -> tuple[str, str | None, str | None]:
 def from_address(
     text: str, columns: Columns | None, *, skip_bad_rows: bool = False
 ) -> tuple[Source, list[Draft | None]]:
-    """The dataset at an address and its questions as drafts; without columns they must be ours."""
+    """Fetch the dataset at an address, as drafts; without `columns` its columns must be ours."""
     path, config, split = read_address(text)
     try:
         rows, split = _rows(path, config, split)
@@ -78,7 +78,7 @@ def from_address(
 def _rows(
     path: str, config: str | None, split: str | None, columns: Sequence[str] | None = None
 ) -> tuple[list[Row], str]:
-    """The rows of a dataset, and their split: without one, the first of SPLITS that it has."""
+    """Fetch rows, and their split: by default the first of SPLITS that the dataset has."""
     # PyPI's package, not ours. Slow to import.
     from datasets import get_dataset_split_names, load_dataset
     from datasets.utils.logging import disable_progress_bar

@@ -1,4 +1,4 @@
-"""The question sets of the field: where their rows are, and how a row becomes one of ours."""
+"""The published question sets: their place on the hub, and how to convert their rows."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def _renamed(
     formats: str = "",
     marks: tuple[frozenset[str], ...] = (),
 ) -> Source:
-    """A set whose rows need no more than other names for the columns."""
+    """Describe a set whose columns only need to be renamed."""
     named = Columns(columns)
 
     def normal(row: Row) -> Row:
-        """A row of the hub under our names; one that has them already stays as it is."""
+        """Rename the columns of a hub row; leave a row that has our columns as it is."""
         return named.normal(row) if set(named.needed) <= row.keys() else row
 
     return Source(
@@ -58,7 +58,7 @@ POPQA = _renamed(
 
 
 def _triviaqa(row: Row) -> Row:
-    """A row of the authors' JSON, of the hub, or of ours, with the main answer first."""
+    """Convert a row of the authors' JSON or of the hub; the main answer comes first."""
     if isinstance(answer := row.get("Answer"), Mapping):
         return _trivia_row(row.get("QuestionId"), row.get("Question"), answer, "Value", "Aliases")
     if isinstance(answer := row.get("answer"), Mapping):
@@ -98,7 +98,7 @@ TRIVIAQA = Source(
 
 
 def _hotpotqa(row: Row) -> Row:
-    """A row of the authors' JSON, of the hub, or of ours, under HotpotQA's own id."""
+    """Convert a row of the authors' JSON or of the hub; keep HotpotQA's own id."""
     key = row.get("_id") or row.get("original_id") or row.get("id")
     answers = row["answers"] if "answers" in row else row.get("answer")
     return {**row, "id": key, "answers": answers, "relation": row.get("type")}

@@ -35,7 +35,7 @@ class Draft(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class HubPlace:
-    """The place of a dataset on the hub, and the columns that are read of it."""
+    """The place of a dataset on the hub, and the columns to read."""
 
     path: str
     split: str
@@ -44,13 +44,13 @@ class HubPlace:
 
 
 def same(row: Row) -> Row:
-    """The row itself: its columns are ours already."""
+    """Return the row unchanged: its columns are ours already."""
     return row
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A dataset. Either `make` builds its questions or its rows come from `hub` or a file.
+    """A dataset: `make` builds its questions, or its rows come from `hub` or a file.
 
     `normal` turns a row in the hub's or the authors' shape into one with our columns and
     leaves a row that has them as it is. A file belongs to the dataset if it has all the

@@ -8,12 +8,12 @@ import unicodedata
 
 
 def one_line(text: str) -> str:
-    """The text with every run of white space as one blank, as a prompt has it."""
+    """Replace every run of white space by one blank."""
     return " ".join(text.split())
 
 
 def normalised(text: str) -> str:
-    """The text without case, outer punctuation and differences of white space.
+    """Normalise a text: no case, no outer punctuation, single blanks.
 
     Inner punctuation stays: "What is C++?" and "What is C#?" are two questions.
     """
@@ -22,7 +22,7 @@ def normalised(text: str) -> str:
 
 
 def words(text: str) -> str:
-    """The text's words with a blank on either side, accents and case removed."""
+    """The text's words without accents and case, with a blank on either side."""
     bare = unicodedata.normalize("NFKD", text.casefold())
     letters = "".join(char for char in bare if not unicodedata.combining(char))
     found = re.findall(r"[^\W_]+", letters)
@@ -30,6 +30,6 @@ def words(text: str) -> str:
 
 
 def digest(*parts: object) -> str:
-    """A hexadecimal hash of the parts; the same in every process and on every machine."""
+    """Hash the parts to hexadecimal digits, the same in every process and on every machine."""
     joined = "\x1f".join(str(part) for part in parts)
     return hashlib.blake2b(joined.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

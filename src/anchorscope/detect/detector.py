@@ -209,14 +209,6 @@ class Detector:
         )
 
     @property
-    def calibration_set(self) -> str:
-        """The answers that probability and threshold were calibrated on, in a few words."""
-        on = f"{self.trained_on['answers']} answers of {', '.join(self.trained_on['datasets'])}"
-        if self.promise is None:
-            return on
-        return f"{on}; threshold on {self.promise.entities} other entities"
-
-    @property
     def reads_states_alone(self) -> bool:
         """Whether the score comes from clean states and nothing else."""
         return isinstance(self.method, Probes)
@@ -260,8 +252,9 @@ class Detector:
                     f"The answer {one.answer.text!r} got no finite score: the model's state "
                     "overflows in this dtype. Use float32."
                 )
+            unread = self._unread(one.question, one.answer.text)
             if not own:
-                out.append(self._unread(one))
+                out.append(unread)
                 continue
             outcomes = [
                 self._conclude(one, n, float(probability[at]), float(distance[at]))
@@ -272,7 +265,7 @@ class Detector:
             at, q = own[worst], float(is_q[own[worst]])
             out.append(
                 replace(
-                    self._unread(one),
+                    unread,
                     answer_entity=spans[worst].text,
                     probability=float(probability[at]),
                     score=float(score[at]),
@@ -302,22 +295,24 @@ class Detector:
             "not at all, when the detector was evaluated"
         )
 
-    def _unread(self, one: LocatedAnswer) -> Scored:
-        text = one.answer.text
+    def _unread(self, question: str, text: str, too_long: str = "") -> Scored:
         declined = bool(plain(text)) and is_abstention(text)
+        declines = "the answer declines to answer"
+        nothing = declines if declined else "the answer holds no entity to read"
+        on = f"{self.trained_on['answers']} answers of {', '.join(self.trained_on['datasets'])}"
+        if self.promise is not None:
+            on += f"; threshold on {self.promise.entities} other entities"
         return Scored(
-            question=one.question,
+            question=question,
             answer=text,
             answer_entity="",
             probability=np.nan,
             score=np.nan,
-            outcome="no answer",
-            reason="the answer declines to answer"
-            if declined
-            else "the answer holds no entity to read",
+            outcome="cannot say" if too_long else "no answer",
+            reason=too_long or nothing,
             detector=self.id,
             threshold=self.threshold,
-            calibrated_on=self.calibration_set,
+            calibrated_on=on,
         )
 
     @overload
@@ -354,12 +349,14 @@ class Detector:
         if answer is not None and len(answer) != len(question):
             raise UserError(f"{len(question)} questions and {len(answer)} answers were given.")
         bound = self.bind(model, dataset=dataset)
-        tasks = [
-            bound.task(number, text, given)
-            for number, (text, given) in enumerate(
-                zip(question, answer or [None] * len(question), strict=True)
-            )
-        ]
+        tasks = []
+        for text, given in zip(question, answer or [None] * len(question), strict=True):
+            own = () if given is None else bound.answer_tokens(text, given)
+            prompt = bound.checked_prompt(text, None if given is None else len(own))
+            tasks.append(
+                Task(number=len(tasks), question=text, prompt_ids=prompt.ids, answer=given,
+                     answer_ids=own)
+            )  # fmt: skip
         scored = self._read(bound.answerer, bound.prefix, tasks, progress)
         return [scored[number] for number in range(len(question))]
 
@@ -396,11 +393,7 @@ class Detector:
         scored = self._read(answerer, own or common_prefix(fitting), fitting, progress)
         for task, reason in zip(tasks, reasons, strict=True):
             if reason:
-                answer = unknown_answer(str(task.answer), task.answer_ids, 0)
-                unread = LocatedAnswer(question=task.question, answer=answer, entities=())
-                scored[task.number] = replace(
-                    self._unread(unread), outcome="cannot say", reason=reason
-                )
+                scored[task.number] = self._unread(task.question, str(task.answer), reason)
         return [scored[task.number] for task in tasks]
 
     def _read(
@@ -458,13 +451,7 @@ class Detector:
         kept = states[places].astype(np.float16).astype(np.float32)  # as a run folder keeps them
         return self.score_located([located], kept)[0]
 
-    @overload
-    def warn(self, model: Any, question: str, *, dataset: str | None = None) -> Warned: ...
-    @overload
-    def warn(
-        self, model: Any, question: Sequence[str], *, dataset: str | None = None
-    ) -> list[Warned]: ...
-    def warn(self, model, question, *, dataset=None):
+    def warn(self, model: Any, question: str | Sequence[str], *, dataset: str | None = None) -> Any:
         """How likely the answer will be wrong, from the question alone; lists give lists."""
         if self.pre_answer is None:
             raise UserError(
@@ -482,23 +469,24 @@ class Detector:
         distances = np.full(len(prompts), np.nan)
         if probe.distance is not None and len(states):
             distances = probe.distance.place(states)
-        numbers = zip(question, probe.probability(states), distances, strict=True)
-        return [self._warned(probe, *each) for each in numbers]
-
-    def _warned(
-        self, probe: PreAnswerProbe, question: str, probability: float, distance: float
-    ) -> Warned:
-        reason = far_reason(distance)
-        outcome: Outcome = "wrong" if probability > probe.threshold else "right"
-        return Warned(
-            question=question,
-            probability=float(probability),
-            outcome="cannot say" if reason else outcome,
-            reason=reason,
-            threshold=probe.threshold,
-            distance=float(distance),
-            detector=self.id,
-        )
+        out = []
+        for text, probability, distance in zip(
+            question, probe.probability(states), distances, strict=True
+        ):
+            reason = far_reason(distance)
+            outcome: Outcome = "wrong" if probability > probe.threshold else "right"
+            out.append(
+                Warned(
+                    question=text,
+                    probability=float(probability),
+                    outcome="cannot say" if reason else outcome,
+                    reason=reason,
+                    threshold=probe.threshold,
+                    distance=float(distance),
+                    detector=self.id,
+                )
+            )
+        return out
 
     def bind(self, model: Any, *, dataset: str | None = None) -> Bound:
         """The detector's prompt for this model, found once; an error where they do not fit.
@@ -631,10 +619,8 @@ def _material(answers: Sequence[LocatedAnswer], clean: np.ndarray) -> Material:
 class RunningScore:
     """P(wrong) of an answer that is still being written, as if it ended with its newest token.
 
-    By the detector itself where it reads clean states alone, else by a layer's probe: both are
-    one product with a state that was computed anyway. A detector that needs token probabilities
-    has the calibrated probe that `belief` shows, at the layer its training chose; one that keeps no
-    such probes has no running number.
+    By the detector itself where it reads clean states alone, else by the calibrated probe of the
+    layer that its training chose. Both are one product with a state that was computed anyway.
     """
 
     def __init__(self, detector: Detector) -> None:
@@ -658,6 +644,6 @@ class RunningScore:
     def fields(self, states: np.ndarray) -> dict[str, object]:
         """The number at the newest token [layer, width] for a client, its flag, and its source."""
         probability = float(self.probabilities(states[None])[0])
-        known = bool(np.isfinite(probability))
-        flagged = probability > self._detector.threshold if known else None
-        return {"probability": probability if known else None, "flagged": flagged, "by": self.by}
+        finite = bool(np.isfinite(probability))
+        flagged = probability > self._detector.threshold if finite else None
+        return {"probability": probability if finite else None, "flagged": flagged, "by": self.by}

@@ -126,10 +126,10 @@ def read_surfaces(
         if not all(map(store.has, names)) and usable:
             dataset = usable[0].question.dataset
             if dataset not in bounds:
-                asked = [
+                examples = [
                     Example(question=s.question.text, prompt_ids=s.prompt_ids) for s in usable[:8]
                 ]
-                bounds[dataset] = bind_prompts(model, asked, finder=None, max_tokens=max_tokens)
+                bounds[dataset] = bind_prompts(model, examples, finder=None, max_tokens=max_tokens)
             if (bound := bounds[dataset]) is not None:
                 _read_shard(bound, store, number, usable)
             else:

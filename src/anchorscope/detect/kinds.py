@@ -218,8 +218,8 @@ class Popularity(Columns):
     text_only = True
 
     def lacks(self, material: Material) -> str:
-        known = any(np.isfinite(text.popularity) for text in material.texts)
-        return "" if known else "the dataset knows no popularity"
+        has_any = any(np.isfinite(text.popularity) for text in material.texts)
+        return "" if has_any else "the dataset knows no popularity"
 
     def _columns(self, material: Material) -> np.ndarray:
         values = np.array([text.popularity for text in material.texts])

@@ -61,10 +61,10 @@ class Bound:
         stop = start + len(pieces[1].text)
         return Prompt(ids=coded.ids, offsets=coded.offsets, question=Span(start, stop))
 
-    def checked_prompt(self, question: str, answer: Sequence[int] | None = None) -> Prompt:
+    def checked_prompt(self, question: str, room: int | None = None) -> Prompt:
         """The prompt for a question; an error where the question is empty or too long.
 
-        `answer` are the tokens of a given answer; without them room is left for a written one.
+        `room` are the tokens of a given answer; without it there is room for a written one.
         """
         if not question.strip():
             raise UserError(f"The question {question!r} is empty. Give the text of a question.")
@@ -74,7 +74,7 @@ class Bound:
                 f"The question {short(question)} has no token of its own in the prompt: the "
                 "tokenizer drops its characters. Leave it out, or use another model."
             )
-        follows = self.answerer.max_tokens if answer is None else len(answer)
+        follows = self.answerer.max_tokens if room is None else room
         if window is not None and len(prompt.ids) + follows > window:
             raise UserError(
                 f"The question {short(question)} needs a prompt of {len(prompt.ids)} tokens and an "
@@ -87,20 +87,6 @@ class Bound:
         """The tokens of an answer that follows the prompt."""
         return answer_tokens(self.model.tokenizer, self._pieces(question), answer)[1]
 
-    def task(self, number: int, question: str, answer: str | None) -> Task:
-        """The tokens of a question to answer, or of one with a given answer to read."""
-        if answer is None:
-            ids = self.checked_prompt(question).ids
-            return Task(number=number, question=question, prompt_ids=ids)
-        own = self.answer_tokens(question, answer)
-        return Task(
-            number=number,
-            question=question,
-            prompt_ids=self.checked_prompt(question, own).ids,
-            answer=answer,
-            answer_ids=own,
-        )
-
     def prefix(self, lease: Lease) -> Prefix:
         """The keys and values in front of every question, computed once for all calls."""
         if self._prefix is None:
@@ -109,9 +95,9 @@ class Bound:
 
     def _pieces(self, question: str) -> list[PromptPart]:
         # In plain text a line that begins like ours would become another worked example.
-        asked = question if self.after[:1] != "\n" else _LABEL.sub(" ", question)
+        own = question if self.after[:1] != "\n" else _LABEL.sub(" ", question)
         return [
-            PromptPart(self.before, True), PromptPart(asked, False), PromptPart(self.after, True)
+            PromptPart(self.before, True), PromptPart(own, False), PromptPart(self.after, True)
         ]  # fmt: skip
 
 

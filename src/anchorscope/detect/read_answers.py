@@ -186,8 +186,8 @@ def _read(
             if first is not None:
                 own = (float(first[n][one.answer.token_ids[0]]), *log_probs)
                 entropy = float(-(first[n].exp() * first[n]).nan_to_num(0.0).sum())
-                known = replace(one.answer, log_probs=own, first_entropy=entropy)
-                answers[n] = replace(one, answer=known)
+                answer = replace(one.answer, log_probs=own, first_entropy=entropy)
+                answers[n] = replace(one, answer=answer)
     empty = grown.last.states[:0]  # an answer without tokens has nothing of its own
     return answers, torch.cat([empty, *(states[n] for n in sorted(states))])
 

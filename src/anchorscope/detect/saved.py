@@ -95,7 +95,7 @@ class PromptFacts(TypedDict):
 class TrainedOn(TypedDict):
     """The answers that a detector learnt from."""
 
-    datasets: Annotated[list[_Name], Field(min_length=1, max_length=10_000)]
+    datasets: Annotated[list[_Name], Field(min_length=1)]
     answers: Count
     wrong: Count
 
@@ -379,25 +379,29 @@ def load_from(place: str | Path, *, revision: str | None = None) -> dict[str, An
         return load_folder(folder)
     from huggingface_hub import snapshot_download
 
-    def fetch(again: bool) -> dict[str, Any]:
-        try:
-            files = snapshot_download(
-                name, revision=revision, allow_patterns=list(FILES), force_download=again
-            )
-        except Exception as error:  # an answer that makes no sense ends in any of its errors
-            raise UserError(
-                f"There is no folder '{place}', and the hub gave no repository of that name: "
-                f"{in_a_line(error)}"
-            ) from error
-        return load_folder(Path(files))
+    def fetch(again: bool) -> Path:
+        kept = {"revision": revision, "allow_patterns": list(FILES), "force_download": again}
+        return Path(snapshot_download(name, **kept))
 
     try:
-        return fetch(again=False)
-    except UserError as refused:
         try:
-            return fetch(again=True)
+            files = fetch(again=False)
+        except OSError as error:
+            # The hub's library continues a file that broke off, with whatever is wrong in it.
+            if "Consistency check failed" not in str(error):
+                raise
+            files = fetch(again=True)
+        try:
+            return load_folder(files)
         except UserError:
-            raise refused from None
+            return load_folder(fetch(again=True))
+    except UserError:
+        raise
+    except Exception as error:  # an answer that makes no sense ends in any error of the library's
+        raise UserError(
+            f"There is no folder '{place}', and the hub gave no repository of that name: "
+            f"{in_a_line(error)}"
+        ) from error
 
 
 def upload(folder: Path, repository: str, *, private: bool) -> str:

@@ -59,12 +59,6 @@ class Scored:
     def __repr__(self) -> str:
         return f"Scored({self.answer!r}, {self.outcome}, P(wrong) {self.probability:.2f})"
 
-    @property
-    def worst(self) -> ScoredSpan | None:
-        """The entity that is most likely wrong; None where the answer names nothing."""
-        entities = [span for span in self.spans if span.kind == "entity"]
-        return max(entities, key=lambda span: span.probability, default=None)
-
     def _repr_html_(self) -> str:
         """Its fields as a table, for notebooks; pandas escapes every text."""
         return to_frame([self]).T.to_html(header=False)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import psutil
@@ -47,19 +47,26 @@ _OWN = 1 << 30  # bytes of a GPU that CUDA and its libraries take for themselves
 _PER_SCORE, _KEYS_SEEN = 16, 1280
 
 
-class Bounds(NamedTuple):
-    """What may go through a model at once."""
+@dataclass(kw_only=True)
+class Budget:
+    """How much goes through the model at once; the tokens are halved when memory runs out."""
 
-    tokens: int  # of one pass
-    written: int | None  # bytes for keys, values and states of rows that answers are written to
-    trunk: int | None = None  # the same of rows that are read alone; None: any
+    tokens: int = field(kw_only=False)  # of one pass
+    # Bytes for keys, values and states of rows that answers are written to; None: any.
+    written: int | None = None
+    trunk: int | None = None  # the same of rows that are only read
+
+    @classmethod
+    def of(cls, model: Model) -> Budget:
+        """What suits the model and its device; the same in every process."""
+        return replace(bounds_of(model))
 
 
 @dataclass(frozen=True)
 class ModelFacts:
     """What is known about a model, beside that it is understood."""
 
-    bounds: Bounds | None = None  # that a run began with; None: those of the device
+    bounds: Budget | None = None  # that a run began with; None: those of the device
     proved: int | None = None  # tokens of the longest pack whose rows did not change one another
     rounding: float = 0.0  # how far rounding may move a state
     largest: int | None = None  # tokens of a pack, where the model looks at places in it
@@ -79,7 +86,7 @@ def set_facts(lm: nn.Module, facts: ModelFacts) -> None:
     _FACTS[lm] = facts
 
 
-def bounds_of(model: Model) -> Bounds:
+def bounds_of(model: Model) -> Budget:
     """The bounds that a run began with, or those that follow from its device and its shape."""
     facts, half = facts_of(model.lm), model.dtype.itemsize == 2
     if facts.bounds is not None:
@@ -91,23 +98,23 @@ def bounds_of(model: Model) -> Bounds:
         bounds = bounds_within(_room(model), token)
     else:
         bounds = bounds_on_cpu(all_memory(), half=half)
-    return bounds._replace(tokens=min(facts.largest or bounds.tokens, bounds.tokens))
+    return replace(bounds, tokens=min(facts.largest or bounds.tokens, bounds.tokens))
 
 
-def bounds_on_cpu(memory: int, *, half: bool = False) -> Bounds:
+def bounds_on_cpu(memory: int, *, half: bool = False) -> Budget:
     """The bounds on a CPU with so many bytes of main memory."""
     most = _HALF_TOKENS if half else TOKENS["cpu"]
     tokens = min(most, max(_LEAST, power_of_two(memory // _PER_TOKEN)))
-    return Bounds(tokens, min(_WRITTEN, power_of_two(memory // _SHARE)))
+    return Budget(tokens, written=min(_WRITTEN, power_of_two(memory // _SHARE)))
 
 
-def bounds_within(room: int, token: float, *, most: int = TOKENS["cuda"]) -> Bounds:
+def bounds_within(room: int, token: float, *, most: int = TOKENS["cuda"]) -> Budget:
     """The bounds where a GPU has so many bytes left and one token of a pack takes `token` bytes."""
     tokens = most
     while tokens > _LEAST and tokens * token > room / _PACKS:
         tokens //= 2
     keys = power_of_two(room // _KEYS)
-    return Bounds(tokens, keys, keys)
+    return Budget(tokens, written=keys, trunk=keys)
 
 
 def _room(model: Model) -> int:
@@ -164,20 +171,6 @@ class PackTooLong(UserError):
 
 
 # --- Batches ---
-
-
-@dataclass(kw_only=True)
-class Budget:
-    """How many tokens go through the model at once; halved when memory runs out."""
-
-    tokens: int = field(kw_only=False)
-    written: int | None = None  # bytes for the keys and values of rows that are written to
-    trunk: int | None = None  # and of those that are only read
-
-    @classmethod
-    def of(cls, model: Model) -> Budget:
-        """What suits the model and its device; the same in every process."""
-        return cls(**bounds_of(model)._asdict())
 
 
 def in_batches(

@@ -69,8 +69,9 @@ def install_norms(lm: nn.Module) -> Callable[[], None]:
     replaced: list[nn.Module] = []
     for module in lm.modules():
         weight, eps = getattr(module, "weight", None), _epsilon(module)
-        rms = type(module).__name__.endswith("RMSNorm") and isinstance(weight, Tensor)
-        if not rms or eps is None or "forward" in module.__dict__:
+        if not isinstance(weight, Tensor) or eps is None or "forward" in module.__dict__:
+            continue
+        if not type(module).__name__.endswith("RMSNorm"):
             continue
         kind = (type(module), weight.dtype, weight.shape, eps)
         if kind not in tried:

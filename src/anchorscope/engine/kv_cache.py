@@ -65,7 +65,8 @@ class GrowingCache:
         pair, start = self._pairs[block], self._length[block]
         if pair is None:
             room = self._front + self._capacity
-            pair = tuple(x.new_empty(*x.shape[:2], room, x.shape[3]) for x in (key, value))
+            empty = [x.new_empty(*x.shape[:2], room, x.shape[3]) for x in (key, value)]
+            pair = empty[0], empty[1]
             if self._front and self._prefix is not None:
                 for buffer, front in zip(pair, self._prefix[block], strict=True):
                     buffer[:, :, : self._front] = front

@@ -6,7 +6,7 @@ import inspect
 import platform
 import sys
 import threading
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -90,8 +90,9 @@ class Lease:
                 from anchorscope.engine.kernels import install_norms  # needs Triton
 
                 back.callback(install_norms(lm))
-            back.callback(_set_onednn, torch.backends.mkldnn.enabled)
-            _set_onednn(torch.backends.mkldnn.enabled and onednn_is_faster(self.model.dtype))
+            onednn = bool(torch.backends.mkldnn.enabled)
+            back.callback(_set_onednn, onednn)
+            _set_onednn(onednn and onednn_is_faster(self.model.dtype))
             back.callback(parts.head.register_forward_pre_hook(_contiguous).remove)
             back.callback(parts.decoder.register_forward_hook(self._to_first_device).remove)
             self._back = back.pop_all()
@@ -142,9 +143,11 @@ class Lease:
             "position_ids": layout.pack(layout.query_at) + self._first,
             "use_cache": False,
         }
+        # On a CPU many short steps wait for torch itself, which notes things for later gradients.
+        bare = watch is None and self.model.device.type == "cpu"
         token = CURRENT.set(now)
         try:
-            with self._gradients(wanted=watch is not None):
+            with torch.inference_mode() if bare else torch.set_grad_enabled(watch is not None):
                 logits = self._forward(given, last if logits_at is None else logits_at, head)
             self._check_called(now)
             with torch.set_grad_enabled(watch is not None):
@@ -162,16 +165,6 @@ class Lease:
         tokens = int(layout.query_at.max()) + 1
         if tokens > self._switch:
             raise row_too_long(self.model.name, self._switch, tokens)
-
-    def _gradients(self, *, wanted: bool) -> AbstractContextManager[object]:
-        """Passes with gradients or without them.
-
-        On a CPU, where many short steps wait for torch itself, also without what torch notes of
-        every tensor for later gradients.
-        """
-        if wanted or self.model.device.type != "cpu":
-            return torch.set_grad_enabled(wanted)
-        return torch.inference_mode()
 
     def _forward(self, given: dict[str, Any], keep: Tensor, head: bool) -> Tensor | None:
         if head and self._picks:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from anchorscope.engine.passes import ANSWER_ONLY, CLEAN, KNOCKOUT, QUESTION_ONLY
-from anchorscope.evidence.pieces import Part, Piece, PieceInputs, effect_rows, groups_of
+from anchorscope.engine.passes import ANSWER_ONLY, QUESTION_ONLY
+from anchorscope.evidence.pieces import Part, Piece, PieceInputs, effect_rows
 from anchorscope.probes.fold_probes import fold_logits
 from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.records import MODES
@@ -16,9 +16,8 @@ from anchorscope.stats.ranking import auroc_interval
 
 def answer_only_table(inputs: PieceInputs) -> pd.DataFrame:
     """One row per layer, mode, subset and pathway: effect of a pass that never saw the question."""
-    grouping = inputs.config.grouping
-    groups = [groups_of(inputs.readings, mode, grouping=grouping) for mode in MODES]
-    table = pd.concat([effect_rows(inputs, ANSWER_ONLY.name, each) for each in groups])
+    parts = [effect_rows(inputs, ANSWER_ONLY.name, inputs.groups(mode)) for mode in MODES]
+    table = pd.concat(parts)
     return table.reset_index(drop=True).reindex(columns=list(EVIDENCE["answer_only"]))
 
 
@@ -55,12 +54,10 @@ def _parts(inputs: PieceInputs) -> list[Part]:
     """The effects of the pass at once, and the question's own probe layer by layer."""
     parts: list[Part] = []
     if ANSWER_ONLY.name in inputs.readings.logits:
-        own = inputs.trimmed(passes=(CLEAN.name, KNOCKOUT.name, ANSWER_ONLY.name))
-        parts.append(lambda: {"answer_only": answer_only_table(own)})
+        parts.append(lambda: {"answer_only": answer_only_table(inputs)})
     if QUESTION_ONLY in inputs.states:
-        states = inputs.trimmed(passes=(CLEAN.name,), states=(QUESTION_ONLY,))
         parts += [
-            lambda layer=layer: {"question_probe": question_probe_table(states, layer)}
+            lambda layer=layer: {"question_probe": question_probe_table(inputs, layer)}
             for layer in inputs.layers
         ]
     return parts

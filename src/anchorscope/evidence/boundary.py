@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.special import ndtr
 
-from anchorscope.engine.passes import CLEAN, KNOCKOUT
-from anchorscope.evidence.pieces import PREDICTED, Part, Piece, PieceInputs, Subset, groups_of
+from anchorscope.evidence.pieces import PREDICTED, Part, Piece, PieceInputs, Subset
 from anchorscope.pathways.effects import ROLES
 from anchorscope.records import MODES, Mode
 from anchorscope.stats.drawing import shared_entities
@@ -29,14 +27,6 @@ from anchorscope.stats.logistic import fit_logistic
 TERMS = ("pathway", "logit", "margin", "popularity", "length")
 
 
-class _Measure(NamedTuple):
-    """One number of each sample, and whether it is a share (0 or 1)."""
-
-    name: str
-    values: np.ndarray  # [question], NaN where the measure does not apply to the sample
-    share: bool
-
-
 def boundary_table(inputs: PieceInputs, mode: Mode, subset: Subset) -> pd.DataFrame:
     """The rows of a mode and subset: per layer, measure and pathway (Q, A, and Q less A with p).
 
@@ -49,58 +39,54 @@ def boundary_table(inputs: PieceInputs, mode: Mode, subset: Subset) -> pd.DataFr
     """
     # The abstained come after the answered.
     parts = [inputs.readings, *([inputs.abstained] if inputs.abstained else [])]
-    groups = [groups_of(part, mode, grouping=inputs.config.grouping) for part in parts]
+    groups = [inputs.groups(mode, part) for part in parts]
     pathway = np.vstack([each.pathway for each in groups])
     member = np.vstack([each.subset(subset) for each in groups])
     entity = np.array([about for part in parts for about in part.entity_by_id.values()])
     rows = []
-    for measure, layer in itertools.product(_measures(inputs), inputs.layers):
-        if np.isnan(measure.values).all():
-            continue
-        used, own = member[:, layer - 1] & ~np.isnan(measure.values), pathway[:, layer - 1]
+    for (name, values), layer in itertools.product(_measures(inputs).items(), inputs.layers):
+        used, own = member[:, layer - 1] & ~np.isnan(values), pathway[:, layer - 1]
         both = used & ((own == "Q") | (own == "A"))
-        compared = _compared(measure, own == "Q", both, entity, inputs.draws)
-        rows += [(layer, mode, subset, measure.name, *row) for row in compared]
+        share, of_both = name != "popularity", (values[both], own[both] == "Q", entity[both])
+        compared = _compared(*of_both, share=share, draws=inputs.draws)
+        rows += [(layer, mode, subset, name, *row) for row in compared]
     return inputs.table("boundary", rows)
 
 
-def _measures(inputs: PieceInputs) -> list[_Measure]:
+def _measures(inputs: PieceInputs) -> dict[str, np.ndarray]:
+    """Each measure of the answered, then of the abstained, [question]; NaN where it has none."""
     answered = len(inputs.readings.ids)
     abstained = 0 if inputs.abstained is None else len(inputs.abstained.ids)
     unknown = np.full(abstained, np.nan)
-    measures = [_Measure("accuracy", np.r_[1.0 - inputs.readings.z, unknown], True)]
+    measures = {"accuracy": np.r_[1.0 - inputs.readings.z, unknown]}
     if inputs.abstained is not None:
-        declined = np.repeat([0.0, 1.0], [answered, abstained])
-        measures.append(_Measure("abstention", declined, True))
-    popularity = np.r_[inputs.covariates.log_popularity, unknown]
-    return [*measures, _Measure("popularity", popularity, False)]
+        measures["abstention"] = np.repeat([0.0, 1.0], [answered, abstained])
+    measures["popularity"] = np.r_[inputs.covariates.log_popularity, unknown]
+    return {name: values for name, values in measures.items() if not np.isnan(values).all()}
 
 
 def _compared(
-    measure: _Measure, is_q: np.ndarray, both: np.ndarray, entity: np.ndarray, draws: Draws
+    values: np.ndarray, is_q: np.ndarray, entity: np.ndarray, *, share: bool, draws: Draws
 ) -> list[tuple]:
-    """Q, A and Q less A among the questions `both`, [question] bool."""
+    """Q, A and Q less A; `share`: values are 0 or 1."""
     from scipy.stats import fisher_exact, mannwhitneyu  # slow to import: for the processes here
 
-    values, about, side = measure.values[both], entity[both], is_q[both]
-    q, a = values[side], values[~side]
-    if measure.share:
-        one, other = (rate(values[group], entity=about[group]) for group in (side, ~side))
+    q, a = values[is_q], values[~is_q]
+    options: dict[str, int] = {"seed": draws.seed, "resamples": draws.resamples}
+    if share:
+        one, other = (rate(values[side], entity=entity[side]) for side in (is_q, ~is_q))
         gap = difference(one, other)
     else:
         one, other = (
-            bootstrap_mean(
-                values[group], seed=draws.seed, resamples=draws.resamples, entity=about[group]
-            )
-            for group in (side, ~side)
+            bootstrap_mean(values[side], entity=entity[side], **options) for side in (is_q, ~is_q)
         )
-        gap = difference_of_means(values, side.astype(float), draws, entity=about)
+        gap = difference_of_means(values, is_q.astype(float), draws, entity=entity)
     # Fisher's and Mann and Whitney's tests take samples as independent of one another.
-    if shared_entities(about, len(about)) is not None:
+    if shared_entities(entity, len(entity)) is not None:
         p = p_of_interval(gap)
     elif not (len(q) and len(a)):
         p = np.nan
-    elif measure.share:
+    elif share:
         cells = [[int(group.sum()), len(group) - int(group.sum())] for group in (q, a)]
         p = float(fisher_exact(cells).pvalue)  # type: ignore[union-attr]
     else:
@@ -120,7 +106,7 @@ def boundary_model_table(inputs: PieceInputs) -> pd.DataFrame:
     """
     readings, covariates, rows = inputs.readings, inputs.covariates, []
     for mode in MODES:
-        groups = groups_of(readings, mode, grouping=inputs.config.grouping)
+        groups = inputs.groups(mode)
         for k, layer in enumerate(inputs.layers):
             used = groups.member("all")[:, k]
             logit, grouped = (
@@ -149,10 +135,9 @@ def _wald(columns: Mapping[str, np.ndarray], right: np.ndarray) -> dict[str, tup
     """Coefficient, interval and p of each term; NaN where the model has none."""
     design = _design(columns, right)
     terms: dict[str, tuple] = dict.fromkeys(columns, (np.nan,) * 4)
-    fitted = fit_logistic(np.column_stack([np.empty((len(right), 0)), *design.values()]), right)
+    fitted = fit_logistic(np.column_stack(list(design.values())), right) if design else None
     if fitted is not None:
-        for place, term in enumerate(design, start=1):
-            value, error = float(fitted[0][place]), float(fitted[1][place])
+        for term, value, error in zip(design, *(part[1:].tolist() for part in fitted), strict=True):
             p = float(2 * ndtr(-abs(value) / error))
             terms[term] = (value, value - Z * error, value + Z * error, p)
     return terms
@@ -178,13 +163,12 @@ def _design(columns: Mapping[str, np.ndarray], right: np.ndarray) -> dict[str, n
 
 def _parts(inputs: PieceInputs) -> list[Part]:
     """The comparisons of each mode and predicted class, and the model of all terms."""
-    own = inputs.trimmed(passes=(CLEAN.name, KNOCKOUT.name), abstained=True)
     return [
         *(
-            lambda pair=pair: {"boundary": boundary_table(own, *pair)}
+            lambda pair=pair: {"boundary": boundary_table(inputs, *pair)}
             for pair in itertools.product(MODES, PREDICTED)
         ),
-        lambda: {"boundary_model": boundary_model_table(own)},
+        lambda: {"boundary_model": boundary_model_table(inputs)},
     ]
 
 

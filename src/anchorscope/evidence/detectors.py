@@ -11,10 +11,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from anchorscope.config import Config
 from anchorscope.engine.batches import in_batches
 from anchorscope.engine.decode import grow_trunk, read_prefix, shared_prefix
-from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.passes import reweightings
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Piece, PromptMaker
@@ -43,7 +41,7 @@ def p_true(shards: Shards, samples: Sequence[Sample], *, style: str) -> dict[str
     lease, model = shards.lease, shards.lease.model
     if not samples:
         return {}
-    prompts = make_prompts(model, [ask(s) for s in samples], shots=(), style=style)
+    prompts = make_prompts(model, [true_or_false_prompt(s) for s in samples], shots=(), style=style)
     tokens_by_id = {s.id: prompt.ids for s, prompt in zip(samples, prompts, strict=True)}
     stop = min(map(len, tokens_by_id.values())) - 1
     prefix = read_prefix(lease, shared_prefix(list(tokens_by_id.values()), stop=stop))
@@ -67,7 +65,7 @@ def p_true(shards: Shards, samples: Sequence[Sample], *, style: str) -> dict[str
     return {id: shares_by_id[id] for id in tokens_by_id}
 
 
-def ask(sample: Sample) -> str:
+def true_or_false_prompt(sample: Sample) -> str:
     """The question put to the model about its own answer."""
     return (
         f"{sample.question.text}\nProposed answer: {sample.answer.text}\n"
@@ -87,8 +85,4 @@ def _first_tokens(model: Model, word: str) -> list[int]:
     return tokens
 
 
-def _reweightings(config: Config) -> tuple[Intervention, ...]:
-    return reweightings()
-
-
-PIECE = Piece(tables=lambda inputs: {}, passes=_reweightings, stages=("P(True)",), read=read_p_true)
+PIECE = Piece(passes=lambda config: reweightings(), stages=("P(True)",), read=read_p_true)

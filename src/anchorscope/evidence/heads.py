@@ -15,13 +15,11 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.config import Config, Where
-from anchorscope.engine.batches import Budget
-from anchorscope.engine.decode import Prefix, Trunk
+from anchorscope.engine.decode import Prefix
 from anchorscope.engine.interventions import Intervention, positions_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
-from anchorscope.engine.read import Row, read_rows, row_for
-from anchorscope.errors import UserError
+from anchorscope.engine.read import read_rows, row_for
 from anchorscope.evidence.patching import generator
 from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
 from anchorscope.evidence.saliency import read_saliency
@@ -54,15 +52,14 @@ class HeadSet:
 
 def one_by_one(blocks: Sequence[int], heads: int) -> list[HeadSet]:
     """Every head of these blocks alone, then each block's heads together."""
-    sets = [
-        HeadSet(block=block, head=head, set="", heads=((block, head),))
-        for block in blocks
-        for head in range(heads)
+    pairs = [(block, head) for block in blocks for head in range(heads)]
+    alone = [
+        HeadSet(block=block, head=head, set="", heads=((block, head),)) for block, head in pairs
     ]
-    for block in blocks:
-        every = tuple((block, head) for head in range(heads))
-        sets.append(HeadSet(block=block, head=-1, set="block", heads=every))
-    return sets
+    return alone + [
+        HeadSet(block=block, head=-1, set="block", heads=tuple(p for p in pairs if p[0] == block))
+        for block in blocks
+    ]
 
 
 def top_sets(scores: pd.DataFrame, ids: Sequence[str], sizes: Sequence[int] = TOP) -> list[HeadSet]:
@@ -73,12 +70,9 @@ def top_sets(scores: pd.DataFrame, ids: Sequence[str], sizes: Sequence[int] = TO
     """
     single = scores[(scores["set"] == "") & scores["id"].isin(list(ids))]
     logits = (np.asarray(single[name]) for name in ("logit_clean", "logit_knockout"))
-    effect = delta_p(*logits)
-    named = np.stack([np.asarray(single["block"]), np.asarray(single["head"])], axis=1)
-    pairs, place = np.unique(named, axis=0, return_inverse=True)
-    mean = np.bincount(place.ravel(), effect) / np.bincount(place.ravel())
+    mean = single.assign(effect=delta_p(*logits)).groupby(["block", "head"])["effect"].mean()
     # Stable over ordered pairs: of equal effects the lower block and head come first.
-    ranked = pairs[np.argsort(mean, kind="stable")].tolist()
+    ranked = mean.sort_values(kind="stable").index
     heads = tuple((int(block), int(head)) for block, head in ranked)
     return [
         HeadSet(block=0, head=-size, set=f"top{size}", heads=heads[:size])
@@ -101,18 +95,12 @@ def read_heads(
     evidence/head-scores: the top heads are ranked over all shards of a dataset.
     """
     chosen: dict[str, list[str]] = {}  # in the order that also halves them
-    for name, own in blocks.items():
-        layer = held_out[name].layer
-        if not own or not all(1 <= block <= layer for block in own):
-            raise UserError(
-                f"Heads of the blocks {list(own)} were asked for, read at layer {layer}. "
-                f"Accepted: one block or more from 1 to {layer}."
-            )
+    for name in blocks:
         ids = [sample.id for sample in readable(shards.of_dataset(name), held_out[name])]
-        chosen[name] = first_of(ids, limit=limit, seed=shards.seed)
+        chosen[name] = choose_questions(ids, limit=limit, seed=shards.seed)
     heads = shards.lease.model.lm.config.get_text_config().num_attention_heads
 
-    def swept(
+    def read_sets(
         dataset: str, samples: list[Sample], sets: Mapping[str, list[HeadSet]]
     ) -> pd.DataFrame:
         chosen_samples = [sample for sample in samples if sample.id in sets]
@@ -121,19 +109,19 @@ def read_heads(
         prefix, probe = shards.prefix(dataset), held_out[dataset]
         return sweep(shards.lease, prefix, chosen_samples, sets, probe, where=where)
 
-    def alone(number: int, dataset: str, samples: list[Sample]) -> None:
+    def read_single_heads(number: int, dataset: str, samples: list[Sample]) -> None:
         sets = {id: one_by_one(blocks[dataset], heads) for id in chosen.get(dataset, ())}
-        shards.save_table("head-scores", number, swept(dataset, samples, sets))
+        shards.save_table("head-scores", number, read_sets(dataset, samples, sets))
 
-    def together(number: int, dataset: str, samples: list[Sample]) -> None:
-        scores = _scores(shards, dataset)
+    def read_top_heads(number: int, dataset: str, samples: list[Sample]) -> None:
+        scores = shards.rows("head-scores", dataset)
         own = pd.read_parquet(shards.store.file(evidence_name("head-scores", number)))
-        table = swept(dataset, samples, by_other_half(scores, chosen.get(dataset, [])))
+        table = read_sets(dataset, samples, by_other_half(scores, chosen.get(dataset, [])))
         both = [frame for frame in (own, table) if len(frame)]
         shards.save_table("heads", number, pd.concat(both, ignore_index=True) if both else own)
 
-    shards.each("single heads", lambda n: [evidence_name("head-scores", n)], alone)
-    shards.each("top heads", lambda n: [evidence_name("heads", n)], together)
+    shards.each("single heads", lambda n: [evidence_name("head-scores", n)], read_single_heads)
+    shards.each("top heads", lambda n: [evidence_name("heads", n)], read_top_heads)
 
 
 def sweep(
@@ -159,7 +147,11 @@ def sweep(
             for cut in (CLEAN, *(Intervention(name=each.name, heads=each.heads, where=where)
                                   for each in sets[sample.id]))
         ]  # fmt: skip
-        logits = _logits(lease, trunk, work, [s.id for s in batch], held_out, budget)
+        logits: dict[tuple[int, str], float] = {}  # by number in the trunk, and intervention
+        for done, states in read_rows(lease, trunk, work, budget=budget, depth=held_out.layer):
+            found = held_out.logits([batch[row.number].id for row in done], states).tolist()
+            keys = ((row.number, row.intervention.name) for row in done)
+            logits |= dict(zip(keys, found, strict=True))
         rows += [
             {
                 "id": sample.id,
@@ -177,25 +169,6 @@ def sweep(
     return pd.DataFrame(rows, columns=list(table_columns.HEADS_ROWS))
 
 
-def _logits(
-    lease: Lease,
-    trunk: Trunk,
-    rows: Sequence[Row],
-    ids: Sequence[str],
-    held_out: HeldOut,
-    budget: Budget,
-) -> dict[tuple[int, str], float]:
-    """The logit of each row, by the sample's number in the trunk and the intervention's name."""
-    logits: dict[tuple[int, str], float] = {}
-    for done, states in read_rows(lease, trunk, rows, budget=budget, depth=held_out.layer):
-        found = held_out.logits([ids[row.number] for row in done], states).tolist()
-        logits |= {
-            (row.number, row.intervention.name): logit
-            for row, logit in zip(done, found, strict=True)
-        }
-    return logits
-
-
 def by_other_half(scores: pd.DataFrame, ids: Sequence[str]) -> dict[str, list[HeadSet]]:
     """The top sets of each question, ranked on the half it is not in."""
     first, second = ids[::2], ids[1::2]
@@ -205,13 +178,7 @@ def by_other_half(scores: pd.DataFrame, ids: Sequence[str]) -> dict[str, list[He
     return {**dict.fromkeys(first, from_second), **dict.fromkeys(second, from_first)}
 
 
-def _scores(shards: Shards, dataset: str) -> pd.DataFrame:
-    """The single heads of all shards of a dataset."""
-    files = (shards.store.file(evidence_name("head-scores", n)) for n in shards.numbers(dataset))
-    return pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
-
-
-def first_of(ids: Sequence[str], *, limit: int, seed: int) -> list[str]:
+def choose_questions(ids: Sequence[str], *, limit: int, seed: int) -> list[str]:
     """The first `limit` questions in an order that seed and ids alone decide."""
     return sorted(ids, key=lambda id: (generator(seed, "heads", id).random(), id))[:limit]
 
@@ -279,10 +246,6 @@ def heads_agreement(table: pd.DataFrame, *, seed: int = 0, resamples: int = 1000
     return pd.DataFrame(rows, columns=list(table_columns.EVIDENCE["heads_agreement"]))
 
 
-def _tables(inputs: PieceInputs) -> Tables:
-    return {"heads": heads_table(inputs)} if "heads" in inputs.rows else {}
-
-
 def _across(tables: Tables, config: Config) -> Tables:
     if "heads" not in tables:
         return {}
@@ -291,7 +254,7 @@ def _across(tables: Tables, config: Config) -> Tables:
 
 
 PIECE = Piece(
-    tables=_tables,
+    tables=lambda inputs: {"heads": heads_table(inputs)} if "heads" in inputs.rows else {},
     across=_across,
     rows=("heads",),
     stages=("single heads", "top heads"),

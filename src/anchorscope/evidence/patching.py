@@ -22,12 +22,10 @@ from anchorscope.evidence.pieces import (
     GROUPS,
     PREDICTED,
     SUBSETS,
-    Groups,
     Piece,
     PieceInputs,
     PromptMaker,
     Tables,
-    groups_of,
 )
 from anchorscope.evidence.shards import Shards, budget_of, evidence_name, read_ends
 from anchorscope.pathways.effects import ROLES, flips
@@ -78,18 +76,14 @@ def choose_donors(samples: Sequence[Sample], *, seed: int) -> list[Donor]:
     decide ties and draws, so neither the order of the samples nor shards change them.
     """
     pool = _Pool(sorted((s for s in samples if s.subject_spans), key=lambda sample: sample.id))
-    out = []
+    donors = []
     for own, sample in enumerate(pool.samples):
-        if not sample.usable:
-            continue
-        random = _draw(pool.others(own), seed, "random", sample.id)
-        matched = _draw(pool.nearest(own), seed, "matched", sample.id)
-        out += [
-            pool.donor(own, matched, "matched"),
-            pool.donor(own, random, "random"),
-            pool.donor(own, random, "other"),
-        ]
-    return out
+        if sample.usable:
+            random = _draw(pool.others(own), seed, "random", sample.id)
+            matched = _draw(pool.nearest(own), seed, "matched", sample.id)
+            chosen: dict[Kind, int | None] = {"matched": matched, "random": random, "other": random}
+            donors += [pool.donor(own, other, kind) for kind, other in chosen.items()]
+    return donors
 
 
 class _Pool:
@@ -134,12 +128,12 @@ class _Pool:
         return others[distance <= distance.min() + 1e-9]
 
     def donor(self, own: int, other: int | None, kind: Kind) -> Donor:
+        id = self.samples[own].id
         if other is None:
-            none = {"donor": "", "same_relation": False, "popularity_gap": np.nan}
-            return Donor(id=self.samples[own].id, kind=kind, **none)
+            return Donor(id=id, kind=kind, donor="", same_relation=False, popularity_gap=np.nan)
         relation = self.relation[own]
         return Donor(
-            id=self.samples[own].id,
+            id=id,
             kind=kind,
             donor=self.samples[other].id,
             same_relation=bool(relation and relation == self.relation[other]),
@@ -299,12 +293,21 @@ def patching_table(inputs: PieceInputs) -> pd.DataFrame:
     """
     readings, entity, rows = inputs.readings, inputs.entity, []
     for mode in MODES:
-        groups = groups_of(readings, mode, grouping=inputs.config.grouping)
+        groups = inputs.groups(mode)
         flipped = _flipped(readings, mode)
-        rates = {name: _rates(own, groups, entity) for name, own in flipped.items()}
-        for name, own in rates.items():
-            for (layer, *row), floor in zip(own, rates.get(SELF, own), strict=True):
-                rows.append((layer, name, mode, *row, floor[4] if SELF in rates else np.nan))
+        for subset, pathway in itertools.product(SUBSETS, GROUPS):
+            group = groups.subset(subset) & groups.member(pathway)
+            for layer in inputs.layers:
+                shares = {}
+                for name, own in flipped.items():
+                    used = group[:, layer - 1] & ~np.isnan(own[:, layer - 1])
+                    shares[name] = rate(own[used, layer - 1], entity=entity[used])
+                floor = shares[SELF].value if SELF in shares else np.nan
+                for name, share in shares.items():
+                    key = (layer, name, mode, subset, pathway)
+                    rows.append((*key, share.n, *share[:3], floor))
+    order = [name for name in PATCHES if name in readings.logits]
+    rows.sort(key=lambda row: (MODES.index(row[2]), order.index(row[1])))
     return inputs.table("patching", rows, table_columns.PATCHING_MORE)
 
 
@@ -312,17 +315,6 @@ def _flipped(readings: Readings, mode: Mode) -> dict[str, np.ndarray]:
     """Whether each verdict flips, 1.0 or 0.0 [question, layer], by patch; NaN: not patched."""
     probe, names = ROLES[mode].effect, [name for name in PATCHES if name in readings.logits]
     return {name: flips(readings.of(probe), readings.of(probe, name)) for name in names}
-
-
-def _rates(flipped: np.ndarray, groups: Groups, entity: np.ndarray) -> list[tuple]:
-    """Layer, subset, pathway, n and the share of flips with its interval."""
-    rows = []
-    for subset, pathway in itertools.product(SUBSETS, GROUPS):
-        member = groups.subset(subset) & groups.member(pathway) & ~np.isnan(flipped)
-        for k, own in enumerate(member.T):
-            share = rate(flipped[own, k], entity=entity[own])
-            rows.append((k + 1, subset, pathway, share.n, *share[:3]))
-    return rows
 
 
 def patching_gap_table(inputs: PieceInputs) -> pd.DataFrame:
@@ -334,7 +326,7 @@ def patching_gap_table(inputs: PieceInputs) -> pd.DataFrame:
     """
     rows, entity = [], inputs.entity
     for mode in MODES:
-        groups = groups_of(inputs.readings, mode, grouping=inputs.config.grouping)
+        groups = inputs.groups(mode)
         flipped = _flipped(inputs.readings, mode)
         controls = [name for name in (OTHER, SELF) if name in flipped]
         for name, less in itertools.product([n for n in flipped if n not in controls], controls):
@@ -371,10 +363,7 @@ def _paired_gap(
 def _tables(inputs: PieceInputs) -> Tables:
     if inputs.readings.logits.keys().isdisjoint(PATCHES):
         return {}
-    return {
-        "patching": patching_table(inputs),
-        "patching_gap": patching_gap_table(inputs),
-    }
+    return {"patching": patching_table(inputs), "patching_gap": patching_gap_table(inputs)}
 
 
 PIECE = Piece(tables=_tables, probed=PATCHES, stages=("patching",), read=read_patched)

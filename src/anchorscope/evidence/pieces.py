@@ -94,26 +94,20 @@ class PieceInputs:
         columns = [*table_columns.EVIDENCE[name], *more_columns]
         return pd.DataFrame([(self.model, self.dataset, *row) for row in rows], columns=columns)
 
-    def trimmed(
-        self, *, passes: Sequence[str], states: Sequence[str] = (), abstained: bool = False
-    ) -> PieceInputs:
-        """The inputs with these readings and states alone, to be sent to another process."""
-        logits = {name: self.readings.logits[name] for name in passes}
-        return replace(
-            self,
-            readings=replace(self.readings, logits=logits),
-            states={name: own for name, own in self.states.items() if name in states},
-            abstained=self.abstained if abstained else None,
-            rows={},
-        )
+    def groups(self, mode: Mode, readings: Readings | None = None) -> Groups:
+        """The groups of one mode, by the run's own knockout, of these readings or others."""
+        readings = readings or self.readings
+        pathway = regroup(pathways(readings, probe=ROLES[mode].group), self.config.grouping)
+        predicted = prediction(readings.of(ROLES[mode].effect))
+        return Groups(mode=mode, pathway=pathway, predicted=predicted, z=readings.z)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
     """One piece of evidence."""
 
-    tables: Callable[[PieceInputs], Tables] | None = None  # for one dataset
-    # The same in parts that any process can compute; the rows of a table in the parts' order.
+    tables: Callable[[PieceInputs], Tables] = lambda inputs: {}  # for one dataset
+    # The same in parts that any process computes, without `rows`; a table's rows in their order.
     parts: Callable[[PieceInputs], Sequence[Part]] = lambda inputs: ()
     across: Callable[[Tables, Config], Tables] | None = None  # for all datasets together
     passes: Callable[[Config], tuple[Intervention, ...]] = lambda config: ()  # beside every run's
@@ -152,10 +146,10 @@ def probed_of(config: Config) -> tuple[str, ...]:
 
 def evidence_tables(names: Sequence[str], inputs: PieceInputs) -> Tables:
     """The tables of the pieces with these names, of one dataset; parts each in a process."""
-    pieces = [piece_of(name) for name in names]
-    made = in_parallel(lambda part: part(), [p for piece in pieces for p in piece.parts(inputs)])
+    pieces, sent = [piece_of(name) for name in names], replace(inputs, rows={})
+    made = in_parallel(lambda part: part(), [p for piece in pieces for p in piece.parts(sent)])
     frames: dict[str, list[pd.DataFrame]] = {}
-    for tables in (*made, *(piece.tables(inputs) for piece in pieces if piece.tables)):
+    for tables in (*made, *(piece.tables(inputs) for piece in pieces)):
         for name, table in tables.items():
             frames.setdefault(name, []).append(table)
     return {name: pd.concat(rows, ignore_index=True) for name, rows in frames.items()}
@@ -196,17 +190,6 @@ class Groups:
             "wrong": wrong,
         }
         return masks[name]
-
-
-def groups_of(readings: Readings, mode: Mode, *, grouping: str = "per-layer") -> Groups:
-    """The groups that the run's own knockout gives in one mode."""
-    roles = ROLES[mode]
-    return Groups(
-        mode=mode,
-        pathway=regroup(pathways(readings, probe=roles.group), grouping),
-        predicted=prediction(readings.of(roles.effect)),
-        z=readings.z,
-    )
 
 
 def effect_rows(

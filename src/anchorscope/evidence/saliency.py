@@ -22,11 +22,10 @@ from anchorscope.config import Config
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import Trunk
 from anchorscope.engine.interventions import TokenPositions, positions_of
-from anchorscope.engine.layout import Layout
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
 from anchorscope.engine.read import Row, edges_of, lay_out
-from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
+from anchorscope.evidence.pieces import Piece, PieceInputs
 from anchorscope.evidence.shards import (
     HeldOut,
     Shards,
@@ -93,8 +92,16 @@ def _micro_batch(
     """Saliency [row, loss, source, block] of one forward and two backward passes."""
     tokens, layout, memory = lay_out(lease, trunk, batch)
     device = tokens.device
-    edges = torch.stack([_edges(lease, trunk, batch, marks, layout, s) for s in SOURCES], dim=1)
-    at, row, target = _predicted(marks, device)
+    by_source = []  # the edges from the source's tokens to E_A, bool [row, query, key]
+    for tokens_of_source in _TOKENS.values():
+        edged = [
+            replace(row, keys=getattr(mark, tokens_of_source), queries=mark.exact_answer)
+            for row, mark in zip(batch, marks, strict=True)
+        ]
+        at = (layout.query_at, layout.key_at)
+        by_source.append(edges_of(lease, edged, *at, len(trunk.prefix)).blocked)
+    edges = torch.stack(by_source, dim=1)
+    at, row, target = _answer_targets(marks, device)
     attention: list[Tensor] = []
 
     def watch(weights: Tensor) -> None:
@@ -108,9 +115,9 @@ def _micro_batch(
         # Rows do not see one another, so the sum's gradient is each row's own.
         probe = (softplus(logit) - torch.tensor(wrong, device=device) * logit).sum()
         lm = _lm_loss(read.logits, row, target).sum()
-        by_source = [_salient(probe, attention, edges, more=True)]
-        by_source.append(_salient(lm, attention, edges, more=False))
-    return torch.stack(by_source, dim=1).cpu().numpy()
+        found = [_salient(probe, attention, edges, more=True)]
+        found.append(_salient(lm, attention, edges, more=False))
+    return torch.stack(found, dim=1).cpu().numpy()
 
 
 def _salient(loss: Tensor, attention: Sequence[Tensor], edges: Tensor, *, more: bool) -> Tensor:
@@ -126,24 +133,7 @@ def _salient(loss: Tensor, attention: Sequence[Tensor], edges: Tensor, *, more: 
     return torch.stack(by_block, dim=-1)
 
 
-def _edges(
-    lease: Lease,
-    trunk: Trunk,
-    batch: Sequence[Row],
-    marks: Sequence[TokenPositions],
-    layout: Layout,
-    source: str,
-) -> Tensor:
-    """The edges from the source's tokens to E_A, bool [row, query, key]."""
-    rows = [
-        replace(row, keys=getattr(mark, _TOKENS[source]), queries=mark.exact_answer)
-        for row, mark in zip(batch, marks, strict=True)
-    ]
-    at = (layout.query_at, layout.key_at)
-    return edges_of(lease, rows, *at, len(trunk.prefix)).blocked
-
-
-def _predicted(
+def _answer_targets(
     marks: Sequence[TokenPositions], device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The packed tokens from E_A's first on, whose row each is, and what follows it (-1: open)."""
@@ -187,17 +177,16 @@ def read_saliency(
     lease = shards.lease
 
     def work(number: int, dataset: str, samples: list[Sample]) -> None:
-        read, frames = readable(samples, held_out.get(dataset)), []
+        read = readable(samples, held_out.get(dataset))
+        frames = [pd.DataFrame(columns=list(table_columns.SALIENCY_ROWS))]
         grown, graded = budget_of(lease), budget_of(lease, gradients=True)
         for batch, trunk in trunks(lease, shards.prefix(dataset), read, budget=grown):
             wrong = [int(sample.verdict == "wrong") for sample in batch]
             marks = [positions_of(sample) for sample in batch]
             salience = saliency(lease, trunk, marks, wrong, held_out[dataset], budget=graded)
             frames.append(_long(batch, salience))
-        empty = pd.DataFrame(columns=list(table_columns.SALIENCY_ROWS))
-        shards.save_table(
-            "saliency", number, pd.concat(frames, ignore_index=True) if frames else empty
-        )
+        table = pd.concat(frames[1:] or frames, ignore_index=True)
+        shards.save_table("saliency", number, table)
 
     shards.each("saliency", lambda n: [evidence_name("saliency", n)], work)
 
@@ -250,10 +239,9 @@ def _by_layer(part: pd.DataFrame) -> Iterator[tuple[int | str, pd.Series]]:
         yield int(float(str(layer))), cast(pd.Series, at.set_index("id")["saliency"])
 
 
-def _tables(inputs: PieceInputs) -> Tables:
-    return {"saliency": saliency_table(inputs)} if "saliency" in inputs.rows else {}
-
-
 PIECE = Piece(
-    tables=_tables, rows=("saliency",), stages=("saliency",), read_with_probes=read_saliency
+    tables=lambda inputs: {"saliency": saliency_table(inputs)} if "saliency" in inputs.rows else {},
+    rows=("saliency",),
+    stages=("saliency",),
+    read_with_probes=read_saliency,
 )

@@ -17,7 +17,6 @@ from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import Prefix, Trunk, grow_trunk, read_prefix, shared_prefix
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.transfer import to_host
-from anchorscope.errors import UserError
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Sample
@@ -71,7 +70,7 @@ class Shards:
         files: Callable[[int], Sequence[str]],
         work: Callable[[int, str, list[Sample]], None],
     ) -> None:
-        """Does `work` with every shard's number, dataset and samples that lacks one of its files.
+        """Do `work` with number, dataset and samples of each shard that lacks one of its files.
 
         Samples without a state under the clean pass are left out, as everywhere.
         """
@@ -95,7 +94,8 @@ class Shards:
 
     def rows(self, piece: str, dataset: str) -> pd.DataFrame:
         """What a piece stored of a dataset, over all shards."""
-        return stored_rows(self.store, piece, dataset, shards=len(self.samples))
+        names = [evidence_name(piece, number) for number in self.numbers(dataset)]
+        return pd.concat([pd.read_parquet(self.store.file(n)) for n in names], ignore_index=True)
 
     def save_table(self, piece: str, number: int, table: pd.DataFrame) -> None:
         """Stores a shard's table under evidence/."""
@@ -180,17 +180,11 @@ def _by_prefix(
         alike = [a == b for a, b in zip(prefix.ids, ids[:-1], strict=False)]
         by_length.setdefault([*alike, False].index(False), []).append(id)
     for length, ids in sorted(by_length.items(), reverse=True):
-        yield _shortened(prefix, length), ids
-
-
-def _shortened(prefix: Prefix, length: int) -> Prefix:
-    """The first tokens of a prefix: what comes later never changed their keys and values."""
-    if length == len(prefix):
-        return prefix
-    if not length or prefix.pairs is None:
-        return Prefix((), None)
-    pairs = tuple((key[:, :, :length], value[:, :, :length]) for key, value in prefix.pairs)
-    return Prefix(prefix.ids[:length], pairs)
+        # What comes later never changed the keys and values of the first tokens.
+        pairs = None
+        if length and prefix.pairs is not None:
+            pairs = tuple((key[:, :, :length], value[:, :, :length]) for key, value in prefix.pairs)
+        yield (Prefix(prefix.ids[:length], pairs) if pairs else Prefix((), None)), ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,12 +194,6 @@ class HeldOut:
     probes: ProbeSet
     fold: Mapping[str, int]  # by question id
     layer: int  # k, from 1
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.layer <= self.probes.layers:
-            raise UserError(
-                f"Layer {self.layer} has no probe. Accepted: 1 to {self.probes.layers}."
-            )
 
     def logits(self, ids: Sequence[str], states: Tensor) -> Tensor:
         """The logit of z = 1 [question] from states [question, layer, width]."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from anchorscope.engine.passes import window_knockouts
-from anchorscope.evidence.pieces import Piece, PieceInputs, effect_rows, groups_of
+from anchorscope.evidence.pieces import Piece, PieceInputs, effect_rows
 from anchorscope.records import MODES
 from anchorscope.run_folder import table_columns
 
@@ -24,7 +24,7 @@ def windows_table(inputs: PieceInputs) -> pd.DataFrame:
     }
     frames = []
     for mode in MODES:
-        groups = groups_of(readings, mode, grouping=config.grouping)
+        groups = inputs.groups(mode)
         for name, layers in blocks.items():
             rows = effect_rows(inputs, name, groups, subsets=("all",), pathways=("Q", "A"))
             frames.append(rows.assign(layers=layers))

@@ -21,10 +21,10 @@ from anchorscope.pathways.band import READ, SIDES, Band, read_band, side_overlap
 from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds, training_rows
 from anchorscope.probes.labelled import Labelled
-from anchorscope.probes.many_fits import class_weights, fit_many
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
 from anchorscope.run_folder.states import StateBank
+from anchorscope.stats.logistic import class_weights, fit_many
 
 PARTS = 40  # of the entities
 

@@ -15,7 +15,6 @@ from safetensors.numpy import save as save_arrays
 
 from anchorscope.config import Config
 from anchorscope.engine.batches import (
-    Bounds,
     Budget,
     bounds_of,
     facts_of,
@@ -108,9 +107,9 @@ def _load_same(run: Run, model: Any) -> tuple[Model, dict[str, str]]:
     before, bounds = store.info.get("model", facts), bounds_of(loaded)
     # Of a run that has begun: other batches would round otherwise.
     if before.get("device") == str(loaded.device) and "bounds" in before:
-        bounds = Bounds(**before["bounds"])
+        bounds = Budget(**before["bounds"])
     elif c.batch_tokens is not None:
-        bounds = bounds._replace(tokens=c.batch_tokens)
+        bounds = replace(bounds, tokens=c.batch_tokens)
     set_facts(loaded.lm, replace(facts_of(loaded.lm), bounds=bounds))
     if any(before[name] != fact for name, fact in facts.items()):
         raise UserError(
@@ -127,7 +126,7 @@ def _save_facts(run: Run, model: Model, facts: dict[str, str]) -> None:
     before = store.info
     here = {name: getattr(model, name) for name in ("name", "source", "revision", "adapter")}
     here |= {"blocks": model.blocks, "width": model.parts.width, "why": model.why}
-    here |= {"device": str(model.device), "bounds": bounds_of(model)._asdict()}
+    here |= {"device": str(model.device), "bounds": asdict(bounds_of(model))}
     if model.device.type == "cpu":
         here["threads"] = torch.get_num_threads()  # the order of sums depends on it
     else:

@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from anchorscope.config import Balance
-from anchorscope.probes.many_fits import (
-    DEFAULT_C,
-    Request,
-    check_finite,
-    class_weights,
-    fit_many,
-    to_single,
-)
+from anchorscope.probes.cross_fit import DEFAULT_C
+from anchorscope.stats.logistic import check_finite, class_weights, fit_many, to_single
 
-NO_FOLD = -1  # the key of the probe that held nothing out
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoldProbes:
-    """Probes that each held a fold out; none where the other folds hold too few of a class."""
-
-    fold: np.ndarray  # [question]
-    weights: dict[int, np.ndarray]  # by fold, [width] float32
-    intercept: dict[int, float]
+# Weights [width] float32 and intercept by the fold held out; none where the others hold too few of
+# a class.
+FoldProbes = dict[int, tuple[np.ndarray, float]]
 
 
 class FoldTask(NamedTuple):
@@ -40,27 +26,33 @@ class FoldTask(NamedTuple):
 
 
 def fit_fold_tasks(
-    x: np.ndarray,
-    tasks: Sequence[FoldTask],
-    *,
-    balance: Balance = "weights",
-    least: int = 1,
-    everyone: bool = False,
+    x: np.ndarray, tasks: Sequence[FoldTask], *, balance: Balance = "weights", least: int = 1
 ) -> list[FoldProbes]:
     """The probes of several tasks on the same states [question, width], all fitted at once.
 
-    A fold whose others hold fewer than `least` of a class has no probe. `everyone` adds to each
-    task a probe of all its rows, under NO_FOLD.
+    A fold whose others hold fewer than `least` of a class has no probe.
     """
     x = np.asarray(x, dtype=np.float64)
     check_finite(x)
-    places, request = _planned(tasks, len(x), balance=balance, least=least, everyone=everyone)
-    probes = [FoldProbes(fold=task.fold, weights={}, intercept={}) for task in tasks]
+    probes: list[FoldProbes] = [{} for _ in tasks]
+    places, labels, learns = [], [], []  # of each fit
+    for task, own in zip(tasks, probes, strict=True):
+        label = np.zeros(len(x))
+        label[task.rows] = task.label == 1
+        for number in map(int, np.unique(task.fold)):
+            rows = task.rows[task.fold != number]
+            ones = label[rows].sum()
+            if min(ones, len(rows) - ones) >= max(least, 1):
+                places.append((own, number, float(task.C)))
+                labels.append(label)
+                learns.append(np.isin(np.arange(len(x)), rows))
     if places:
-        weights, intercept = to_single(*fit_many(x, *request), x, request.weights > 0)
-        for fit, (place, number) in enumerate(places):
-            probes[place].weights[number] = weights[fit]
-            probes[place].intercept[number] = float(intercept[fit])
+        y, member = np.array(labels), np.array(learns)
+        C = np.array([C for _, _, C in places])
+        fitted = fit_many(x, y, class_weights(y, member, balance), C)
+        made = zip(places, *to_single(*fitted, x, member), strict=True)
+        for (own, number, _), weights, intercept in made:
+            own[number] = weights, float(intercept)
     return probes
 
 
@@ -71,15 +63,12 @@ def task_logits(
 
     Each row is read by the probe that held its fold out; NaN where the fold has no probe.
     """
-    keys = [(place, number) for place, own in enumerate(probes) for number in own.weights]
-    logits = [np.full(len(task.rows), np.nan) for task in tasks]
-    if not keys:
-        return logits
-    weights = np.array([probes[place].weights[number] for place, number in keys], dtype=np.float64)
-    products = weights @ states.T.astype(np.float64)  # [probe, question]
-    for (place, number), product in zip(keys, products, strict=True):
-        read = tasks[place].fold == number
-        logits[place][read] = product[tasks[place].rows[read]] + probes[place].intercept[number]
+    states, logits = states.astype(np.float64), []
+    for task, own in zip(tasks, probes, strict=True):
+        logits.append(np.full(len(task.rows), np.nan))
+        for number, (weights, intercept) in own.items():
+            read = task.fold == number
+            logits[-1][read] = states[task.rows[read]] @ weights.astype(np.float64) + intercept
     return logits
 
 
@@ -104,23 +93,3 @@ def fold_logits(
     for row, task, read in zip(logits, tasks, task_logits(probes, tasks, x), strict=True):
         row[task.rows] = read
     return logits
-
-
-def _planned(
-    tasks: Sequence[FoldTask], n: int, *, balance: Balance, least: int, everyone: bool
-) -> tuple[list[tuple[int, int]], Request]:
-    """The task and held-out fold of each fit with enough of both classes, and the fits."""
-    places, labels, learns = [], [], []
-    for place, task in enumerate(tasks):
-        label = np.zeros(n)
-        label[task.rows] = task.label == 1
-        for number in [*np.unique(task.fold), *([NO_FOLD] if everyone else [])]:
-            rows = task.rows[task.fold != number]
-            ones = label[rows].sum()
-            if min(ones, len(rows) - ones) >= max(least, 1):
-                places.append((place, int(number)))
-                labels.append(label)
-                learns.append(np.isin(np.arange(n), rows))
-    y, member = np.reshape(labels, (-1, n)), np.reshape(np.array(learns, dtype=bool), (-1, n))
-    C = np.array([float(tasks[place].C) for place, _ in places])
-    return places, Request(y=y, weights=class_weights(y, member, balance), C=C)

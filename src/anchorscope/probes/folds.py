@@ -34,8 +34,22 @@ def entity_folds(entities: Sequence[str], *, folds: int = 5, seed: int = 0) -> n
     fullest. scikit-learn's GroupKFold makes folds of more equal size, but 100 questions added to
     1,000 move 800 of them (740 with shuffle).
     """
-    _check_entities(entities, folds)
+    if folds < 3:
+        raise UserError(
+            f"{folds} folds were asked for; at least 3 are needed: "
+            "one to read, and one each for two probes that share no question."
+        )
+    if blank := sum(not entity for entity in entities):
+        raise UserError(
+            f"{blank} of {len(entities)} questions name no entity. "
+            "Give each the thing it asks about, or its own id where nothing is known."
+        )
     hashes = {entity: _hash(entity, seed) for entity in set(entities)}
+    if len(hashes) < folds:
+        raise UserError(
+            f"The questions are about {len(hashes)} entities, fewer than the {folds} folds. "
+            "Ask about more entities or use fewer folds."
+        )
     home = {entity: value % folds for entity, value in hashes.items()}
     _fill_empty(home, hashes, folds)
     return np.array([home[entity] for entity in entities], dtype=np.int64)
@@ -56,8 +70,6 @@ def training_rows(fold: np.ndarray, *, held_out: int, probe: ProbeName) -> np.nd
     "paper" takes all other folds; "a" and "b" take disjoint halves of them, counted in a
     circle from the fold held out, so that every fold serves both as the folds rotate.
     """
-    if probe not in PROBES:
-        raise unknown("probe", probe, PROBES)
     folds = int(fold.max()) + 1
     others = (held_out + np.arange(1, folds)) % folds
     half = len(others) // 2
@@ -65,43 +77,29 @@ def training_rows(fold: np.ndarray, *, held_out: int, probe: ProbeName) -> np.nd
     return np.isin(fold, part)
 
 
+def check_classes(z: np.ndarray, *, dataset: str, needs: str = "a detector needs") -> None:
+    """Raise a UserError where there are too few right or wrong answers to learn from."""
+    wrong, right = int(np.sum(z == 1)), int(np.sum(z == 0))
+    if min(wrong, right) < MIN_OVERALL:
+        raise UserError(
+            f"{dataset}: {wrong} wrong and {right} right answers can be used; {needs} at least "
+            f"{MIN_OVERALL} of each. Ask more questions, or use data that this model gets right "
+            "less or more often."
+        )
+
+
 def check_enough(z: np.ndarray, fold: np.ndarray, *, dataset: str = "The data") -> None:
     """Raise a UserError where some probe would have too few right or wrong answers."""
-    wrong, right = int(np.sum(z == 1)), int(np.sum(z == 0))
-    counts = f"{dataset}: {wrong} wrong and {right} right answers can be used"
-    do = "Ask more questions, or use data that this model gets right less or more often."
-    if min(wrong, right) < MIN_OVERALL:
-        raise UserError(f"{counts}; probes need at least {MIN_OVERALL} of each. {do}")
+    check_classes(z, dataset=dataset, needs="probes need")
     folds = int(fold.max()) + 1
-    parts = (
-        z[training_rows(fold, held_out=held_out, probe=probe)]
-        for held_out in range(folds)
-        for probe in PROBES
-    )
-    fewest = min(int(np.sum(part == value)) for part in parts for value in (0, 1))
-    if fewest < MIN_PER_CLASS:
-        raise UserError(
-            f"{counts}, but one of the {folds} folds leaves a probe only {fewest} of a "
-            f"class to learn from; it needs {MIN_PER_CLASS}. {do}"
-        )
-
-
-def _check_entities(entities: Sequence[str], folds: int) -> None:
-    if folds < 3:
-        raise UserError(
-            f"{folds} folds were asked for; at least 3 are needed: "
-            "one to read, and one each for two probes that share no question."
-        )
-    if blank := sum(not entity for entity in entities):
-        raise UserError(
-            f"{blank} of {len(entities)} questions name no entity. "
-            "Give each the thing it asks about, or its own id where nothing is known."
-        )
-    if (distinct := len(set(entities))) < folds:
-        raise UserError(
-            f"The questions are about {distinct} entities, fewer than the {folds} folds. "
-            "Ask about more entities or use fewer folds."
-        )
+    for held_out in range(folds):
+        for probe in PROBES:
+            part = z[training_rows(fold, held_out=held_out, probe=probe)]
+            if (fewest := int(min(np.sum(part == 0), np.sum(part == 1)))) < MIN_PER_CLASS:
+                raise UserError(
+                    f"{dataset}: one of the {folds} folds leaves a probe only {fewest} answers of "
+                    f"a class to learn from; it needs {MIN_PER_CLASS}. Ask more questions."
+                )
 
 
 def _hash(entity: str, seed: int | str) -> int:
@@ -141,13 +139,3 @@ def random_folds(z: np.ndarray, *, folds: int, seed: int) -> np.ndarray:
     for number, (_, held) in enumerate(splitter.split(z, z)):
         fold[held] = number
     return fold
-
-
-def check_classes(z: np.ndarray, *, dataset: str) -> None:
-    """Raise a UserError where there are too few right or wrong answers to learn from."""
-    wrong, right = int(np.sum(z == 1)), int(np.sum(z == 0))
-    if min(wrong, right) < MIN_OVERALL:
-        raise UserError(
-            f"{dataset}: {wrong} wrong and {right} right answers; a detector needs at least "
-            f"{MIN_OVERALL} of each. Ask more questions."
-        )

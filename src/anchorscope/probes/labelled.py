@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,9 +31,7 @@ class Covariates:
 
     def take(self, rows: np.ndarray) -> Covariates:
         """Those of some questions."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        taken: dict[str, Any] = {k: v if v is None else v[rows] for k, v in values.items()}
-        return Covariates(**taken)
+        return replace(self, **{k: v[rows] for k, v in vars(self).items() if v is not None})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,36 +47,27 @@ class Labelled:
 
 
 def labelled(samples: Sequence[Sample], dataset: str, config: Config) -> Labelled:
-    """The usable samples of a dataset; an error that counts them where they are too few."""
+    """The usable samples of a dataset, in folds that keep each entity together.
+
+    An error that counts them where they are too few.
+    """
     used = [s for s in samples if s.question.dataset == dataset and s.usable]
-    return in_folds(
+    z = np.array([int(s.verdict == "wrong") for s in used], dtype=np.int64)
+    entities = tuple(s.question.entity for s in used)
+    fold = entity_folds(entities, folds=config.folds, seed=config.seed)
+    check_enough(z, fold, dataset=dataset)
+    return Labelled(
         dataset=dataset,
-        ids=[s.id for s in used],
-        z=np.array([int(s.verdict == "wrong") for s in used], dtype=np.int64),
+        ids=tuple(s.id for s in used),
+        z=z,
+        fold=fold,
+        entities=entities,
         covariates=Covariates(
             log_popularity=np.array([s.question.log_popularity for s in used]),
             prompt_length=np.array([float(len(s.prompt_ids)) for s in used]),
             relation=np.array([s.question.relation or "" for s in used]),
             kind=np.array([kind_of(s) for s in used]),
             exact_tokens=np.array([float(len(s.exact_question)) for s in used]),
-            entity=np.array([s.question.entity for s in used]),
+            entity=np.array(entities),
         ),
-        config=config,
-    )
-
-
-def in_folds(
-    *, dataset: str, ids: Sequence[str], z: np.ndarray, covariates: Covariates, config: Config
-) -> Labelled:
-    """Questions of known class with the folds that keep each entity together."""
-    entities = ids if covariates.entity is None else covariates.entity.tolist()
-    fold = entity_folds(entities, folds=config.folds, seed=config.seed)
-    check_enough(z, fold, dataset=dataset)
-    return Labelled(
-        dataset=dataset,
-        ids=tuple(ids),
-        z=z,
-        fold=fold,
-        entities=tuple(entities),
-        covariates=covariates,
     )

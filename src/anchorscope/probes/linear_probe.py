@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from anchorscope.config import Balance
 from anchorscope.errors import unknown
-from anchorscope.probes.many_fits import (
-    DEFAULT_C,
+from anchorscope.probes.cross_fit import DEFAULT_C
+from anchorscope.stats.logistic import (
     ProbeInputError,
     check_finite,
     class_weights,
@@ -22,26 +22,7 @@ from anchorscope.probes.many_fits import (
 )
 
 
-class LogitClassifier(ClassifierMixin, BaseEstimator):
-    """Two classes told apart by the sign of `decision_function`, in scikit-learn's manner."""
-
-    def predict_proba(self, X) -> np.ndarray:
-        """The probability of both classes for each state, [question, 2]."""
-        logit = self.decision_function(X)  # type: ignore[attr-defined]
-        return np.column_stack([expit(-logit), expit(logit)])
-
-    def predict(self, X) -> np.ndarray:
-        """The more likely class of each state, [question]."""
-        above = self.decision_function(X) > 0  # type: ignore[attr-defined]
-        return self.classes_[above.astype(int)]  # type: ignore[attr-defined]
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
-
-
-class LinearProbe(LogitClassifier):
+class LinearProbe(ClassifierMixin, BaseEstimator):
     """Classifier with logit = x · coef_ + intercept_ on states as they come.
 
     `C` is the inverse strength of the L2 penalty, on standardised features and against the mean
@@ -70,7 +51,13 @@ class LinearProbe(LogitClassifier):
         """The probe itself, trained on states X [question, width] and their classes y."""
         if self.balance not in get_args(Balance):
             raise unknown("balance", self.balance, get_args(Balance))
-        X, z = checked_for_fit(self, X, y)
+        if not self.C > 0:
+            raise ProbeInputError(f"C is {self.C}; accepted: any number above 0.")
+        checked: Any = validate_data(self, X, y, dtype=np.float64, ensure_all_finite=False)
+        X, y = checked
+        check_finite(X)
+        self.classes_ = _two_classes(y)
+        z = (y == self.classes_[1]).astype(np.float64)
         everyone = np.ones((1, len(z)), dtype=bool)
         fits = fit_many(X, z, class_weights(z, everyone, self.balance), np.array([float(self.C)]))
         self.coef_, self.intercept_ = to_single(*fits, X, everyone)
@@ -83,16 +70,19 @@ class LinearProbe(LogitClassifier):
         check_finite(states)
         return states @ self.coef_[0].astype(np.float64) + self.intercept_[0]
 
+    def predict_proba(self, X) -> np.ndarray:
+        """The probability of both classes for each state, [question, 2]."""
+        logit = self.decision_function(X)
+        return np.column_stack([expit(-logit), expit(logit)])
 
-def checked_for_fit(probe: Any, X, y) -> tuple[np.ndarray, np.ndarray]:
-    """States [question, width] and 0 or 1 [question], for a probe with a C; sets its `classes_`."""
-    if not probe.C > 0:
-        raise ProbeInputError(f"C is {probe.C}; accepted: any number above 0.")
-    checked: Any = validate_data(probe, X, y, dtype=np.float64, ensure_all_finite=False)
-    X, y = checked
-    check_finite(X)
-    probe.classes_ = _two_classes(y)
-    return X, (y == probe.classes_[1]).astype(np.float64)
+    def predict(self, X) -> np.ndarray:
+        """The more likely class of each state, [question]."""
+        return self.classes_[(self.decision_function(X) > 0).astype(int)]
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
 
 
 def _two_classes(y: np.ndarray) -> np.ndarray:

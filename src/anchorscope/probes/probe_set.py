@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load, save
 
 from anchorscope.config import Balance
 from anchorscope.errors import UserError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FORMAT = 2
 _WEIGHTS, _ABOUT = "probes.safetensors", "probes.json"
 _ARRAYS = ("weights", "intercept", "n_train")
+_FIELDS = ("probes", "C", "balance", "calibrated")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,19 +38,6 @@ class ProbeSet:
     balance: Balance
     calibrated: bool = False  # whether logits are Platt's, fitted on held-out questions
 
-    def __post_init__(self) -> None:
-        shape = self.weights.shape
-        if (
-            len(shape) != 4
-            or self.intercept.shape != shape[:3]
-            or self.n_train.shape != shape[:2]
-            or len(self.probes) != shape[0]
-        ):
-            raise UserError(
-                f"Probes that do not belong together: weights {shape}, intercept "
-                f"{self.intercept.shape}, n_train {self.n_train.shape}, probes {self.probes}."
-            )
-
     @property
     def folds(self) -> int:
         return self.weights.shape[1]
@@ -57,10 +45,6 @@ class ProbeSet:
     @property
     def layers(self) -> int:
         return self.weights.shape[2]
-
-    @property
-    def width(self) -> int:
-        return self.weights.shape[3]
 
     def at_layer(self, layer: int) -> ProbeSet:
         """The probes of layer k alone, from 1."""
@@ -109,19 +93,13 @@ class ProbeSet:
 
     def save(self, folder: str | Path) -> None:
         """Write the probes under `folder`, complete or not at all."""
-        folder = Path(folder)
-        weights = save({name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS})
-        description = {
-            "format": FORMAT,
-            "probes": list(self.probes),
-            "C": self.C,
-            "balance": self.balance,
-            "calibrated": self.calibrated,
-            # Ties the two files together: a stop between the two renames is noticed on reading.
-            "sha256": hashlib.sha256(weights).hexdigest(),
-        }
-        write_atomic(folder / _WEIGHTS, weights)
-        write_atomic(folder / _ABOUT, json.dumps(description, indent=2) + "\n")
+        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in _ARRAYS}
+        weights = save(arrays)
+        description = {"format": FORMAT} | {name: getattr(self, name) for name in _FIELDS}
+        # Ties the two files together: a stop between the two renames is noticed on reading.
+        description["sha256"] = hashlib.sha256(weights).hexdigest()
+        write_atomic(Path(folder) / _WEIGHTS, weights)
+        write_atomic(Path(folder) / _ABOUT, json.dumps(description, indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: str | Path) -> ProbeSet:
@@ -129,26 +107,15 @@ class ProbeSet:
         folder = Path(folder)
         try:
             description = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+            weights = (folder / _WEIGHTS).read_bytes()
             if description["format"] != FORMAT:
-                raise _unreadable(folder, f"format {description['format']} is not {FORMAT}")
-            if (
-                description["sha256"]
-                != hashlib.sha256((folder / _WEIGHTS).read_bytes()).hexdigest()
-            ):
-                raise _unreadable(folder, f"{_WEIGHTS} is not the file {_ABOUT} was written for")
-            arrays = load_file(folder / _WEIGHTS)
-            return cls(
-                probes=tuple(description["probes"]),
-                C=description["C"],
-                balance=description["balance"],
-                calibrated=description["calibrated"],
-                **{name: arrays[name] for name in _ARRAYS},
-            )
-        except FileNotFoundError as error:
-            raise _unreadable(folder, f"{Path(error.filename).name} is missing") from error
+                raise ValueError(f"format {description['format']} is not {FORMAT}")
+            if description["sha256"] != hashlib.sha256(weights).hexdigest():
+                raise ValueError(f"{_WEIGHTS} is not the file {_ABOUT} was written for")
+            fields = {name: description[name] for name in _FIELDS}
+            fields["probes"] = tuple(fields["probes"])
+            return cls(**fields, **load(weights))
         except (OSError, ValueError, SafetensorError, KeyError, TypeError) as error:
-            raise _unreadable(folder, f"a file is damaged ({error})") from error
-
-
-def _unreadable(folder: Path, why: str) -> UserError:
-    return UserError(f"No probes could be read from {folder}: {why}. Train them again.")
+            raise UserError(
+                f"No probes could be read from {folder}: {error}. Train them again."
+            ) from error

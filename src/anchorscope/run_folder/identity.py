@@ -54,9 +54,7 @@ def _weights(lm: Any) -> Iterator[tuple[str, Any]]:
             if name in getattr(lm, "all_tied_weights_keys", {}):
                 continue
             weight = _offloaded(lm, name)
-        if hasattr(weight, "full_tensor"):  # each process holds a part
-            yield name, weight.full_tensor()
-        elif hasattr(weight, "__tensor_flatten__"):  # quantised: packed values and their scales
+        if hasattr(weight, "__tensor_flatten__"):  # quantised: packed values and their scales
             parts, _ = weight.__tensor_flatten__()
             yield from ((f"{name}.{part}", getattr(weight, part)) for part in parts)
         else:

@@ -58,7 +58,7 @@ ABBREVIATION = re.compile(r"\b(?:St|Dr|Mr|Mrs|Ms|Mt|Ft|Jr|Sr|No|vs)$")
 
 
 def answer_span(answer_text: str, *, question: str = "") -> Span | None:
-    """The span of the answer entity, or None where the answer holds nothing but punctuation."""
+    """Find the span of the answer entity; None if the answer is nothing but punctuation."""
     whole = trimmed(answer_text, Span(0, len(answer_text)))
     if whole.start == whole.stop:
         return None
@@ -85,7 +85,7 @@ def _entity(text: str, span: Span, question: str) -> Span:
 
 
 def _side(text: str, left: Span, right: Span, question: str) -> Span:
-    """The side of "X is Y" that answers (pattern 5)."""
+    """Choose the side of "X is Y" that answers the question (pattern 5)."""
     in_question = _words_of(question)
     new_left, new_right = _is_new(text, left, in_question), _is_new(text, right, in_question)
     if not new_right and (new_left or question):
@@ -112,7 +112,7 @@ def _is_new(text: str, span: Span, in_question: frozenset[str]) -> bool:
 
 
 def _longest_new(text: str, span: Span, question: str) -> Span | None:
-    """The longest run without question words, where at least two of them are repeated.
+    """Find the longest run without question words, if the text repeats at least two of them.
 
     One of the two has to be in lower case: a name may well share words with the question.
     """
@@ -134,7 +134,7 @@ def _longest_new(text: str, span: Span, question: str) -> Span | None:
 
 
 def _first_sentence(text: str, span: Span) -> Span:
-    """The first sentence that is not itself a question, as when the question is repeated."""
+    """Find the first sentence that is not the question repeated."""
     start = span.start
     for end in SENTENCE_END.finditer(text, *span):
         if "?" in end[0]:
@@ -145,7 +145,7 @@ def _first_sentence(text: str, span: Span) -> Span:
 
 
 def _before_comma(text: str, span: Span) -> Span:
-    """Up to a comma, bracket or relative clause; the comma of "December 14, 1972" parts nothing."""
+    """Cut the span at a comma, bracket or relative clause, but not inside "December 14, 1972"."""
     for mark in PART_END.finditer(text, *span):
         date = re.search(r"\d\s*$", text[span.start : mark.start()]) and re.match(
             r"\d{3,4}\b", text[mark.end() :]
@@ -156,7 +156,7 @@ def _before_comma(text: str, span: Span) -> Span:
 
 
 def _tidy(text: str, span: Span) -> Span:
-    """Without quotation marks, punctuation, and a leading preposition or article."""
+    """Strip quotation marks, punctuation, and a leading preposition or article."""
     rest = trimmed(text, span)
     for _ in range(3):  # "currently in the Netherlands"
         lead = LEAD.match(text, *rest)
@@ -190,7 +190,7 @@ _FORMS: dict[Kind, re.Pattern[str]] = {"yes/no": _YES_NO, "date": _DATE, "number
 
 
 def kind_of_answer(text: str) -> Kind:
-    """The kind of the text that carries the answer, from its form alone.
+    """Classify an answer by its form: yes/no, date, number, name or other.
 
     A name begins with a capital letter in most of its words; a year alone is a date.
     """
@@ -206,7 +206,7 @@ def kind_of_answer(text: str) -> Kind:
 
 
 def kind_of(sample: Sample) -> str:
-    """The kind of a sample's answer: its own, else by its exact answer where that was found."""
+    """The kind of a sample's answer: as given, else by the form of its exact answer."""
     if sample.kind:
         return sample.kind
     span, text = sample.answer_span, sample.answer.text

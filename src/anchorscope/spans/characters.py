@@ -12,7 +12,7 @@ WORD = re.compile(r"[^\W_]+(?:[’'.\-–][^\W_]+)*")
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a text written out for reading, as a set."""
+    """Split a text into a set of words."""
     return frozenset(text.split())
 
 
@@ -44,12 +44,12 @@ STOP = FUNCTION_WORDS | word_set(
 
 
 def plain_word(word: str) -> str:
-    """A word in lower case without the possessive at its end, as the lists above spell it."""
+    """Lower a word and drop its possessive ending."""
     return re.sub(r"['’]s$", "", word.lower()).replace("’", "'")
 
 
 def content_words(text: str) -> list[Span]:
-    """Every word of the text that is no function word, without the possessive at its end."""
+    """Find the words that are not function words, without possessive endings."""
     found = []
     for word in WORD.finditer(text):
         bare = plain_word(word[0])
@@ -59,7 +59,7 @@ def content_words(text: str) -> list[Span]:
 
 
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The same characters as sorted spans that do not overlap or touch."""
+    """Sort spans and merge those that overlap or touch."""
     ordered = sorted([span for span in spans if span[0] < span[1]])
     if len(ordered) < 2:
         return tuple(ordered)
@@ -73,12 +73,12 @@ def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def longest(spans: Iterable[Span]) -> Span:
-    """The span with the most characters, of equals the first."""
+    """The span with the most characters; the first of equals."""
     return max(spans, key=lambda span: (span.stop - span.start, -span.start))
 
 
 def trimmed(text: str, span: Span) -> Span:
-    """The span without white space and punctuation at its ends; empty where nothing is left."""
+    """Trim white space and punctuation from a span's ends."""
     start, stop = span
     while start < stop and _idle(text[start]):
         start += 1
@@ -88,7 +88,7 @@ def trimmed(text: str, span: Span) -> Span:
 
 
 def occurrences(text: str, piece: str, *, any_case: bool = False) -> tuple[Span, ...]:
-    """Every occurrence of the piece in the text on word borders."""
+    """Find every occurrence of the piece that begins and ends on word borders."""
     if not piece.strip():
         return ()
     # A regex, not casefold(): folding can change lengths, and so every position after.
@@ -98,7 +98,7 @@ def occurrences(text: str, piece: str, *, any_case: bool = False) -> tuple[Span,
 
 
 def overlap(a: Iterable[Span], b: Iterable[Span]) -> float:
-    """The share of the characters marked by either that both mark."""
+    """The Jaccard index of two sets of characters."""
     left, right = merged(a), merged(b)
     shared = sum(max(0, min(p, q) - max(m, n)) for m, p in left for n, q in right)
     either = sum(stop - start for start, stop in (*left, *right)) - shared
@@ -121,7 +121,7 @@ def _idle(char: str) -> bool:
 def tokens_of(
     spans: Sequence[Span], offsets: Sequence[tuple[int, int]], *, start: int = 0
 ) -> tuple[int, ...]:
-    """The indices of the tokens that share a character with a span.
+    """Find the tokens that share a character with a span.
 
     `offsets` are the tokenizer's half-open character ranges, in a text in which that of the spans
     begins at `start`.

@@ -56,7 +56,7 @@ def find_spans(
     generate: Generate | None = None,
     nlp: Language | None = None,
 ) -> list[QuestionSpans]:
-    """What the finder marks in each question, in the order of the questions.
+    """Find the exact question spans of each question with the chosen finder.
 
     `auto` takes the dataset's subjects where it has them, else the rules, else the whole
     question. Every finder looks for the subject; the words that name the asked-about property
@@ -85,14 +85,14 @@ def find_spans(
 
 
 def _with_property(question: Question, finder: str, subject: tuple[Span, ...]) -> QuestionSpans:
-    """The subject's spans and the property's; nothing where no subject was found."""
+    """Add the property's spans to the subject's; nothing if no subject was found."""
     more = property_spans(question.text, subject) if subject else ()
     spans = tuple(sorted([*subject, *more]))
     return QuestionSpans(id=question.id, finder=finder, spans=spans, property_spans=more)
 
 
 def given_spans(question: Question) -> tuple[Span, ...]:
-    """Every occurrence of each of the question's subjects."""
+    """Find every occurrence of the question's own subjects."""
     spans: list[Span] = []
     for subject in question.subjects:
         found = occurrences(question.text, subject)
@@ -104,7 +104,7 @@ def given_spans(question: Question) -> tuple[Span, ...]:
 
 
 def all_spans(question: Question) -> tuple[Span, ...]:
-    """The whole question without white space and punctuation at its ends."""
+    """Mark the whole question, without white space and punctuation at its ends."""
     return merged([trimmed(question.text, Span(0, len(question.text)))])
 
 
@@ -125,7 +125,7 @@ def _first_found(question: Question) -> QuestionSpans:
 def agreement(
     questions: Sequence[Question], found_by_finder: Mapping[str, SpansById]
 ) -> pd.DataFrame:
-    """One row per dataset and pair of finders, over the questions in which both marked something.
+    """Tabulate how far each pair of finders agrees on each dataset.
 
     jaccard: mean over questions of shared / all marked characters; identical: the share of
     questions marked alike. Both are NaN where no question has both.
@@ -156,14 +156,14 @@ EXAMPLES = (
 
 
 def model_prompt(question: str) -> str:
-    """The few-shot text after which the model writes the words the question is about."""
+    """Make the few-shot prompt that asks a model for the words a question is about."""
     head = "Copy from each question the words that name what it asks about, separated by ';'.\n\n"
     shots = "".join(f"Question: {text}\nWords: {words}\n\n" for text, words in EXAMPLES)
     return f"{head}{shots}Question: {' '.join(question.split())}\nWords:"
 
 
 def model_spans(questions: Sequence[Question], generate: Generate) -> list[tuple[Span, ...]]:
-    """The spans each question's own reply names; an empty tuple where it names none."""
+    """Find the spans that the model's reply names in each question."""
     replies = generate([model_prompt(question.text) for question in questions])
     if len(replies) != len(questions):
         raise UserError(
@@ -174,7 +174,7 @@ def model_spans(questions: Sequence[Question], generate: Generate) -> list[tuple
 
 
 def read_reply(text: str, reply: str) -> tuple[Span, ...]:
-    """Every occurrence in the question of the pieces of the reply's first line."""
+    """Find the pieces of the reply's first line in the question."""
     line = next(iter(reply.strip().splitlines()), "")
     spans: list[Span] = []
     for piece in dict.fromkeys(line.split(";")):
@@ -198,14 +198,14 @@ PIPELINE = "en_core_web_sm"
 def spacy_spans(
     questions: Sequence[Question], *, nlp: Language | None = None
 ) -> list[tuple[Span, ...]]:
-    """The entities and noun chunks of each question, without the small words they start with."""
+    """Find each question's entities and noun chunks with spaCy, without leading stop words."""
     pipeline = nlp or load_pipeline()
     docs = pipeline.pipe(question.text for question in questions)
     return [merged(_entities_and_chunks(doc)) for doc in docs]
 
 
 def load_pipeline(name: str = PIPELINE) -> Language:
-    """The spaCy pipeline of that name, or the line that installs what is missing."""
+    """Load a spaCy pipeline; a UserError names the command that installs it."""
     try:
         import spacy
     except ImportError:
@@ -241,7 +241,7 @@ _ARTICLE = re.compile(r"(?:the|an?)\s+(?=\S)")
 
 
 def entity_of(question: Question, spans: QuestionSpans) -> str:
-    """The entity that folds keep together and bootstraps draw as one.
+    """Name the entity of a question: folds keep it together, bootstraps draw it as one.
 
     The dataset's own where it names one. Else the subject's longest span without case, white space
     and a leading article: it depends on this question alone, so questions added later move no fold.

@@ -44,7 +44,7 @@ LOOK_BACK = 64  # characters
 
 
 def rules_spans(text: str) -> tuple[Span, ...]:
-    """Names, quotations and numbers; where there is no name, the runs of content words.
+    """Mark names, quotations and numbers, or runs of content words where there is no name.
 
     A number alone does not stop the second way: of "season 6 downton abbey" the number
     is the least part.
@@ -66,7 +66,7 @@ def _quoted(text: str) -> Iterator[Span]:
 
 
 def _names(text: str) -> Iterator[Span]:
-    """Runs of capitalised words, with connectors and numbers inside them."""
+    """Find runs of capitalised words, with connectors and numbers inside them."""
     run: list[re.Match[str]] = []
     held: list[re.Match[str]] = []  # connectors that wait for the next capital
     for word in WORD.finditer(text):
@@ -85,7 +85,7 @@ def _names(text: str) -> Iterator[Span]:
 
 
 def _closed(run: list[re.Match[str]]) -> Iterator[Span]:
-    """The span of a finished run, without the possessive at its end."""
+    """Yield the span of a finished run, without a possessive ending."""
     if run:
         stop = run[-1].end() - (2 if re.search(r"['’]s$", run[-1][0]) else 0)
         yield Span(run[0].start(), stop)
@@ -111,7 +111,7 @@ def _capital(text: str, word: re.Match[str]) -> bool:
 
 
 def _content(text: str) -> Iterator[Span]:
-    """Runs of words that are no stop words; a stop word or punctuation ends a run."""
+    """Find runs of words between stop words and punctuation."""
     start = stop = None
     for word in WORD.finditer(text):
         idle = re.sub(r"['’]s$", "", word[0].lower()) in STOP
@@ -136,7 +136,7 @@ _LONGEST = 2000  # characters of a text in which a property is looked for
 
 
 def property_spans(text: str, subject: Sequence[Span]) -> tuple[Span, ...]:
-    """The words that name the asked-about property, without those that the subject's spans hold.
+    """Find the words that name the asked-about property, outside the subject's spans.
 
     "What country is Osaka in?" asks for "country", "Who wrote Emma?" for "wrote", "When did the
     Berlin Wall fall?" for "fall". It is the first run of content words behind the question word
@@ -165,7 +165,7 @@ def property_spans(text: str, subject: Sequence[Span]) -> tuple[Span, ...]:
 
 
 def _asking_word(text: str) -> tuple[str, int]:
-    """The question word and where it ends; ("", 0) where there is none.
+    """Find the question word and where it ends; ("", 0) if there is none.
 
     Of several the one that opens the question, else the last that names what is asked for: in "the
     arena where they played seats how many people?" the first is none.
@@ -179,14 +179,14 @@ def _asking_word(text: str) -> tuple[str, int]:
 
 
 def _clause(text: str, at: int) -> Span:
-    """The part around a position that no mark parts: "Where is Oslo? Please tell me." has two."""
+    """The clause around a position, between question marks, colons and semicolons."""
     marks = [match.start() for match in re.finditer(r"[?!:;]", text)]
     start = max((mark for mark in marks if mark < at), default=0)
     return Span(start, min((mark for mark in marks if mark >= at), default=len(text)))
 
 
 def _runs(text: str) -> list[list[Span]]:
-    """The content words of the text; a function word or punctuation between two parts them."""
+    """Group content words into runs; function words and punctuation separate runs."""
     runs: list[list[Span]] = []
     for word in content_words(text):
         between = text[runs[-1][-1].stop : word.start] if runs else ""
@@ -206,7 +206,7 @@ def _overlaps(word: Span, spans: Iterable[Span]) -> bool:
 
 
 def _join_words(text: str, words: Sequence[Span]) -> list[Span]:
-    """Words with nothing but white space between them as one span."""
+    """Join words with only white space between them into one span."""
     spans: list[Span] = []
     for word in words:
         if spans and text[spans[-1].stop : word.start].isspace():

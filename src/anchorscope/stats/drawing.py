@@ -9,14 +9,14 @@ resamples are then one matrix product.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
 
 _BLOCK = 4_000_000  # numbers drawn at a time, so that memory stays flat for large n
 _KEPT_BYTES = 2**26  # of draws in memory: layers, predictors and units need the same ones
-_kept: dict[tuple, np.ndarray] = {}
+_kept: dict[tuple, list[np.ndarray]] = {}
 _one_at_a_time = threading.Lock()
 
 
@@ -26,7 +26,7 @@ def count_blocks(
     """How often each of n questions is drawn, [question, some resamples]; small whole numbers."""
     number = shared_entities(entity, n)
     size = n if number is None else int(number.max()) + 1
-    for times in uniform_blocks(size, seed=seed, resamples=resamples):
+    for times in class_blocks(size, seed=seed, resamples=resamples):
         yield times if number is None else times[number]
 
 
@@ -40,62 +40,40 @@ def drawn_sums(
     number = shared_entities(entity, len(columns))
     if number is not None:
         columns = np.stack([np.bincount(number, weights=column) for column in columns.T], axis=1)
-    drawn = uniform_blocks(len(columns), seed=seed, resamples=resamples)
+    drawn = class_blocks(len(columns), seed=seed, resamples=resamples)
     return np.concatenate([times.astype(np.float64).T @ columns for times in drawn])
 
 
-def uniform_blocks(n: int, *, seed: int, resamples: int) -> Iterator[np.ndarray]:
-    """How often each of n is drawn with replacement, [n, some resamples]."""
-
-    def draw() -> Iterator[np.ndarray]:
-        rng = np.random.default_rng(seed)
-        return (counts_of_rows(rng, n, size) for size in _blocks(resamples, n))
-
-    return _kept_blocks(("uniform", n, seed, resamples), n, resamples, draw)
-
-
 def class_blocks(
-    first: int, second: int, *, seed: int, resamples: int, block: int | None = None
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """How often each answer of two classes is drawn, [answer, some resamples] of either class.
-
-    As many of each class are drawn as it has, `block` resamples at a time.
-    """
-
-    def draw() -> Iterator[np.ndarray]:
-        rng = np.random.default_rng(seed)
-        sizes = _blocks(resamples, first + second, block)
-        for size in sizes:
-            yield np.concatenate([counts_of_rows(rng, n, size) for n in (first, second)])
-
-    key = ("classes", first, second, seed, resamples, block)
-    for times in _kept_blocks(key, first + second, resamples, draw):
-        yield times[:first], times[first:]
-
-
-def _kept_blocks(
-    key: tuple, n: int, resamples: int, draw: Callable[[], Iterator[np.ndarray]]
+    *sizes: int, seed: int, resamples: int, block: int | None = None
 ) -> Iterator[np.ndarray]:
-    """The counts [n, some resamples] that `draw` gives, drawn once for each key where few enough.
+    """How often each of all answers is drawn, [answer, some resamples], one class after the other.
 
-    The least recently used are dropped.
+    As many of each class are drawn as it has (`sizes`), `block` resamples at a time. Draws that
+    are few enough stay in memory; the least recently used are dropped.
     """
-    if n * resamples > _KEPT_BYTES:
-        yield from draw()
+    block = block or max(1, _BLOCK // sum(sizes))
+    if sum(sizes) * resamples > _KEPT_BYTES:
+        yield from _draw(sizes, seed, resamples, block)
         return
+    key = (sizes, seed, resamples, block)
     with _one_at_a_time:
-        times = _kept.pop(key, None)
-        if times is None:
-            times = np.concatenate(list(draw()), axis=1)
-            times.setflags(write=False)
-            total = sum(counts.nbytes for counts in _kept.values()) + times.nbytes
-            while _kept and total > _KEPT_BYTES:
-                total -= _kept.pop(next(iter(_kept))).nbytes
+        times = _kept.pop(key, None) or list(_draw(sizes, seed, resamples, block))
         _kept[key] = times
-    start = 0
-    for size in _blocks(resamples, n):
-        yield times[:, start : start + size]
-        start += size
+        while len(_kept) > 1 and _bytes_kept() > _KEPT_BYTES:
+            del _kept[next(iter(_kept))]
+    yield from times
+
+
+def _draw(sizes: tuple[int, ...], seed: int, resamples: int, block: int) -> Iterator[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    for start in range(0, resamples, block):
+        size = min(block, resamples - start)
+        yield np.concatenate([counts_of_rows(rng, n, size) for n in sizes])
+
+
+def _bytes_kept() -> int:
+    return sum(counts.nbytes for times in _kept.values() for counts in times)
 
 
 def counts_of_rows(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
@@ -104,26 +82,13 @@ def counts_of_rows(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
     Rows are drawn and counted: four times as fast as a draw of the counts (`rng.multinomial`).
     """
     # Resample by resample: counters of all at once would not fit a processor's cache.
-    rows = resampled_rows(rng, n, size)
     counts = np.empty((size, n), dtype=np.int32)
-    for resample, drawn in enumerate(rows):
+    for resample, drawn in enumerate(rng.integers(n, size=(size, n))):
         counts[resample] = np.bincount(drawn, minlength=n)
     # A byte each where they fit one, as they nearly always do; bytes are transposed three times as
     # fast.
     fits = counts.size == 0 or counts.max() < 256
     return np.ascontiguousarray(counts.astype(np.uint8 if fits else np.int64).T)
-
-
-def resampled_rows(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
-    """Rows drawn with replacement, [resample, n]."""
-    return rng.integers(n, size=(size, n))
-
-
-def _blocks(resamples: int, n: int, block: int | None = None) -> list[int]:
-    """The resamples in parts, each small enough for memory to stay flat."""
-    size = block or max(1, _BLOCK // n)
-    full, rest = divmod(resamples, size)
-    return [size] * full + [rest] * (rest > 0)
 
 
 def shared_entities(entity: np.ndarray | None, n: int) -> np.ndarray | None:
@@ -135,24 +100,18 @@ def shared_entities(entity: np.ndarray | None, n: int) -> np.ndarray | None:
         return None
     if len(entity) != n:
         raise ValueError(f"{len(entity)} entities for {n} questions")
-    labels = np.ascontiguousarray(entity)
+    labels = np.asarray(entity)
     if labels.dtype.hasobject:  # the bytes are addresses
-        return _numbered(labels)
-    return _numbered_bytes(labels.tobytes(), labels.dtype)
+        labels = labels.astype(str)
+    return _numbered(labels.tobytes(), labels.dtype)
 
 
 @lru_cache(maxsize=16)
-def _numbered_bytes(labels: bytes, dtype: np.dtype) -> np.ndarray | None:
+def _numbered(labels: bytes, dtype: np.dtype) -> np.ndarray | None:
     """The same, remembered: every probe and pass has the same labels, and a sort takes longer."""
-    number = _numbered(np.frombuffer(labels, dtype))
-    if number is not None:
-        number.setflags(write=False)
-    return number
-
-
-def _numbered(labels: np.ndarray) -> np.ndarray | None:
-    values, number = np.unique(labels, return_inverse=True)
-    return None if len(values) == len(labels) else number
+    values, number = np.unique(np.frombuffer(labels, dtype), return_inverse=True)
+    number.setflags(write=False)
+    return None if len(values) == len(number) else number
 
 
 def design_effect(hits: np.ndarray, number: np.ndarray | None) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 MOST_ROWS = 512  # states behind a covariance: more costs time and changes little
-_FLOOR = 1e-4  # of the mean variance: with less given to every direction, digits would be lost
+_FLOOR = 1e-4  # of the mean variance at least: with less in every direction, digits would be lost
 
 
 class Mahalanobis:
@@ -29,35 +29,20 @@ class Mahalanobis:
         self.cloud = (states - self.middle) / self.spread
         n, width = self.cloud.shape
         gram = self.cloud @ self.cloud.T / n
-        self.kept = 1 - _shrinkage(self.cloud, gram)
         size = float(np.trace(gram)) / width
+        self.kept = 1 - max(_shrinkage(self.cloud, gram), _FLOOR)
         self.floor = (1 - self.kept) * size  # variance given to every direction
-        # With a full-rank cloud there is no direction left over, and its floor may be zero.
-        self.thin = not self.floor > _FLOOR * size
-        if self.thin:
-            self.variance, rows = np.linalg.eigh(gram)
-            used = self.variance > 1e-10 * self.variance.max()
-            self.variance = self.variance[used]
-            self.axes = self.cloud.T @ rows[:, used] / (n * self.variance) ** 0.5  # [width, axis]
-        else:
-            gram *= self.kept
-            gram[range(n), range(n)] += self.floor
-            self.factor = np.linalg.cholesky(gram)
+        gram *= self.kept
+        gram[range(n), range(n)] += self.floor
+        self.factor = np.linalg.cholesky(gram)
 
     def __call__(self, states: np.ndarray) -> np.ndarray:
         """The distance of each state, [question]."""
         x = (states - self.middle) / self.spread
-        square = (x**2).sum(1)
-        if self.thin:
-            along = (x @ self.axes) ** 2
-            inside = (along / (self.kept * self.variance + self.floor)).sum(1)
-            outside = (square - along.sum(1)).clip(0, None)
-            rest = outside / self.floor if self.floor > 0 else 0 * outside
-            return (inside + rest) ** 0.5
         # Woodbury's identity: the inverse of floor + kept · cloud'cloud/n, times x on both sides.
         solved = solve_triangular(self.factor, self.cloud @ x.T, lower=True)
         within = self.kept / len(self.cloud) * (solved**2).sum(0)
-        return ((square - within) / self.floor) ** 0.5
+        return (((x**2).sum(1) - within) / self.floor) ** 0.5
 
 
 def _shrinkage(x: np.ndarray, gram: np.ndarray) -> float:

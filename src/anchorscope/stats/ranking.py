@@ -16,7 +16,6 @@ from anchorscope.stats.drawing import (
     class_blocks,
     count_blocks,
     drawn_sums,
-    resampled_rows,
     shared_entities,
 )
 from anchorscope.stats.intervals import percentile_interval
@@ -74,42 +73,20 @@ def auroc_interval(
     questions and 1,000 resamples, not 3.4 s; scipy.stats.bootstrap over mannwhitneyu takes 150 ms.
     """
     z, score = _labels_and_scores(z, score)
-    value, n = auroc(z, score), len(z)
+    value = auroc(z, score)
     if np.isnan(value):
-        return Estimate(np.nan, np.nan, np.nan, n)
-    if shared_entities(entity, n) is not None:
+        return Estimate(np.nan, np.nan, np.nan, len(z))
+    if shared_entities(entity, len(z)) is not None:
         (drawn,) = auroc_draws(z, [score], seed=seed, resamples=resamples, entity=entity)
-        return percentile_interval(value, drawn, n)
-    # Sorted, so that the order of the questions does not change what is drawn.
-    wrong, right = np.sort(score[z == 1]), np.sort(score[z == 0])
-    parts = class_blocks(len(right), len(wrong), seed=seed, resamples=resamples)
-    drawn = np.concatenate(
-        [pairs_in_order(wrong, right, of_wrong, of_right) for of_right, of_wrong in parts]
-    )
-    return percentile_interval(value, drawn / (len(wrong) * len(right)), n)
-
-
-def pairs_in_order(
-    wrong: np.ndarray, right: np.ndarray, of_wrong: np.ndarray, of_right: np.ndarray
-) -> np.ndarray:
-    """How many pairs of a wrong and a right answer each resample orders so, ties half, [resample].
-
-    `right` scores are sorted; counts are [wrong, resample] and [right, resample]. Cumulated counts
-    turn "how many right answers score lower" into a look-up.
-    """
-    below = np.searchsorted(right, wrong, "left")  # right answers below each wrong one
-    upto = np.searchsorted(right, wrong, "right")
-    total = np.zeros(of_wrong.shape[1])
-    size = max(1, min(_BLOCK, _LOOKED_UP // max(len(wrong), len(right) + 1)))
-    for start in range(0, len(total), size):
-        part = slice(start, start + size)
-        ranks = np.zeros((len(right) + 1, len(total[part])), dtype=np.int32)  # whole numbers: exact
-        np.cumsum(of_right[:, part], axis=0, out=ranks[1:])
-        lower = ranks[below]
-        if (below != upto).any():
-            lower = (lower + ranks[upto]) / 2
-        total[part] = np.einsum("wr,wr->r", lower, of_wrong[:, part], dtype=np.float64)
-    return total
+        return percentile_interval(value, drawn, len(z))
+    # Sorted, so that the order of the questions does not change what is drawn; right ones first.
+    rising, n = score[np.lexsort((score, z))], int((z == 0).sum())
+    right, wrong = np.split(np.arange(len(z)), [n])
+    drawn = [
+        resampled_auroc(rising, wrong, right, times[n:], times[:n])
+        for times in class_blocks(n, len(z) - n, seed=seed, resamples=resamples)
+    ]
+    return percentile_interval(value, np.concatenate(drawn), len(z))
 
 
 def resampled_auroc(
@@ -122,11 +99,24 @@ def resampled_auroc(
     """AUROC of each resample, [resample]; NaN where it leaves one class alone.
 
     `wrong` and `right` are places in `score`; counts are [wrong, resample], [right, resample].
+    Cumulated counts turn "how many right answers score lower" into a look-up.
     """
     order = np.argsort(score[right], kind="stable")
-    total = pairs_in_order(score[wrong], score[right][order], of_wrong, of_right[order])
-    sizes = [times.sum(axis=0, dtype=np.int32) for times in (of_wrong, of_right)]
-    pairs = sizes[0] * sizes[1].astype(np.float64)
+    rising, of_right = score[right][order], of_right[order]
+    below = np.searchsorted(rising, score[wrong], "left")  # right answers below each wrong one
+    upto = np.searchsorted(rising, score[wrong], "right")
+    total = np.zeros(of_wrong.shape[1])
+    size = max(1, min(_BLOCK, _LOOKED_UP // max(len(wrong), len(right) + 1)))
+    for start in range(0, len(total), size):
+        part = slice(start, start + size)
+        ranks = np.zeros((len(right) + 1, len(total[part])), dtype=np.int32)  # whole numbers: exact
+        np.cumsum(of_right[:, part], axis=0, out=ranks[1:])
+        lower = ranks[below]
+        if (below != upto).any():
+            lower = (lower + ranks[upto]) / 2
+        total[part] = np.einsum("wr,wr->r", lower, of_wrong[:, part], dtype=np.float64)
+    ones, zeros = (times.sum(axis=0, dtype=np.float64) for times in (of_wrong, of_right))
+    pairs = ones * zeros
     return np.divide(total, pairs, out=np.full(len(total), np.nan), where=pairs > 0)
 
 
@@ -213,13 +203,14 @@ def auroc_draws(
     if not (len(wrong) and len(right)):
         return np.full((len(scores), resamples), np.nan)
     if shared_entities(entity, len(z)) is not None:
-        drawn = count_blocks(len(z), seed=seed, resamples=resamples, entity=entity)
-        parts = ((times[wrong], times[right]) for times in drawn)
+        blocks = count_blocks(len(z), seed=seed, resamples=resamples, entity=entity)
+        parts = ((times[wrong], times[right]) for times in blocks)
     else:
-        sizes = len(wrong), len(right)
-        parts = class_blocks(*sizes, seed=seed, resamples=resamples, block=_BLOCK)
-    drawn = [[resampled_auroc(score, wrong, right, *part) for score in scores] for part in parts]
-    return np.concatenate([np.stack(part) for part in drawn], axis=1)
+        sizes, n = (len(wrong), len(right)), len(wrong)
+        blocks = class_blocks(*sizes, seed=seed, resamples=resamples, block=_BLOCK)
+        parts = ((times[:n], times[n:]) for times in blocks)
+    found = [[resampled_auroc(score, wrong, right, *part) for score in scores] for part in parts]
+    return np.concatenate([np.stack(part) for part in found], axis=1)
 
 
 def paired_difference(a: float, b: float, draws: np.ndarray) -> Difference:
@@ -323,7 +314,7 @@ def spearman(x: np.ndarray, y: np.ndarray, *, seed: int, resamples: int = 1000) 
     if n < 3:
         return Estimate(np.nan, np.nan, np.nan, n)
     value = float(_rank_correlation(x[None], y[None])[0])
-    rows = resampled_rows(np.random.default_rng(seed), n, resamples)
+    rows = np.random.default_rng(seed).integers(n, size=(resamples, n))
     return percentile_interval(value, _rank_correlation(x[rows], y[rows]), n)
 
 
