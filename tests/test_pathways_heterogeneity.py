@@ -99,7 +99,7 @@ def test_a_group_adds_what_nothing_else_says_and_no_more():
     assert np.isnan(adds(np.ones(600))["adds_gain"])
     # 0.3 for everybody says nothing, though its mean is rounded and so shows a spread.
     more = adds(group, np.column_stack([columns, np.full(600, 0.3)]))
-    assert more == pytest.approx(useful, abs=1e-10)
+    assert more == pytest.approx(useful, abs=1e-6)  # two descents to one minimum
 
 
 @pytest.mark.parametrize(("n", "width"), [(40, 100), (300, 20)])
