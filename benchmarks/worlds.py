@@ -284,11 +284,11 @@ def summary(rows: pd.DataFrame, table: pd.DataFrame) -> Iterator[str]:
     for width, part in rows[rows["states"] == ""].groupby("width"):
         by_setting = [group for _, group in part.groupby(list(KEYS), dropna=False)]
         held = sum(int(covered(group).sum()) for group in by_setting)
-        known = int(np.isfinite(part["low"]).sum())
+        intervals = int(np.isfinite(part["low"]).sum())
         lowest = min(covered(group).mean() for group in by_setting)
         yield (
             f"At width {width} the 95 % interval of the gap held the mean gap of its kind of world "
-            f"in {held:,} of {known:,} ({held / known:.0%}; {lowest:.0%} in the worst kind).\n"
+            f"in {held:,} of {intervals:,} ({held / intervals:.0%}; at worst {lowest:.0%}).\n"
         )
     lost = rows[(rows["world"] == "to-the-prior") & (rows["planted"] > 0)]
     if len(lost):

@@ -175,8 +175,8 @@ def test_sides_that_agree_all_but_perfectly_can_still_agree_on_more():
 def test_few_samples_read_twice_are_no_retest():
     band = made_band(n=N, lost=coin(1))
     again = {
-        name: np.where(np.arange(N) < 59, of, np.nan) if name.startswith("retest") else of
-        for name, of in band.logits.items()
+        name: np.where(np.arange(N) < 59, read, np.nan) if name.startswith("retest") else read
+        for name, read in band.logits.items()
     }
     assert not under_retest(replace(band, logits=again), DRAWS).tested
 

@@ -59,14 +59,16 @@ def effect(clean: float, other: float) -> tuple[float, float, float]:
 
 
 def by_hand(made: dict, mode: str, k: int, pathway: str) -> list[tuple[float, float, float]]:
-    group, of = (0, 0) if mode == "paper" else (1, 2)
+    group, measure = (0, 0) if mode == "paper" else (1, 2)
     found = []
     for i in range(N):
         turned = (logit(made, "clean", group, i, k) > 0) != (
             logit(made, "knockout", group, i, k) > 0
         )
         if turned == (pathway == "Q"):
-            found.append(effect(logit(made, "clean", of, i, k), logit(made, "knockout", of, i, k)))
+            found.append(
+                effect(logit(made, "clean", measure, i, k), logit(made, "knockout", measure, i, k))
+            )
     return found
 
 
@@ -131,14 +133,14 @@ def test_controls_table_is_what_a_plain_loop_gives(made):
     assert table["intervention"].unique().tolist() == ["knockout", "neutral"]
     for row in records(table):
         k, name = row.layer - 1, row.intervention
-        asked = [i for i in range(N) if not (name == "neutral" and i == ABSENT)]
-        pairs = [(logit(made, "clean", 0, i, k), logit(made, name, 0, i, k)) for i in asked]
-        assert row.n == len(asked)
+        read = [i for i in range(N) if not (name == "neutral" and i == ABSENT)]
+        pairs = [(logit(made, "clean", 0, i, k), logit(made, name, 0, i, k)) for i in read]
+        assert row.n == len(read)
         turned = sum((a > 0) != (b > 0) for a, b in pairs)
-        assert row.flip_rate == pytest.approx(turned / len(asked), abs=1e-12)
+        assert row.flip_rate == pytest.approx(turned / len(read), abs=1e-12)
         assert row.flip_rate_low <= row.flip_rate <= row.flip_rate_high
         assert row.delta_p == pytest.approx(
-            sum(effect(a, b)[0] for a, b in pairs) / len(asked), abs=1e-8
+            sum(effect(a, b)[0] for a, b in pairs) / len(read), abs=1e-8
         )
 
 

@@ -30,10 +30,12 @@ def test_the_interval_holds_the_true_crossing(crossing, steep):
         return bool(rng.random() < expit(logit(ENOUGH) + steep * (size - crossing)))
 
     intervals = [smallest_found(found, least=0.02, most=1.0, worlds=40) for _ in range(60)]
-    held = np.mean([of.low <= crossing <= of.high for of in intervals])
+    held = np.mean([found.low <= crossing <= found.high for found in intervals])
     assert held >= 0.88
-    assert np.nanmedian([of.value for of in intervals]) == pytest.approx(crossing, abs=0.08)
-    assert np.median([min(of.high, 1) - of.low for of in intervals]) < 0.45  # and says something
+    assert np.nanmedian([found.value for found in intervals]) == pytest.approx(crossing, abs=0.08)
+    assert (
+        np.median([min(found.high, 1) - found.low for found in intervals]) < 0.45
+    )  # and says something
 
 
 def test_what_is_never_found_is_beyond_reach():

@@ -177,7 +177,7 @@ def made_real(n: int = 300, width: int = 4) -> RealStates:
     made = simulate_states(truth)
     samples = samples_of(truth, made)
     return RealStates(
-        states={name: of.astype(np.float64) for name, of in made.states.items()},
+        states={name: values.astype(np.float64) for name, values in made.states.items()},
         samples=samples,
         z=made.z,
         covariates=labelled(samples, "simulated", QUICK).covariates,

@@ -292,13 +292,12 @@ _EXPLAINED = {
 
 def _where(shown: Sequence[HumpTest]) -> str:
     """On which roads and among which predicted classes two groups are shown, in words."""
-    roads = {look.road for look in shown}
-    parts = [text for road, text in (
-        ("shifts", "two humps of shifts"), ("laws", "two laws, one that keeps the belief"),
-    ) if road in roads]  # fmt: skip
-    classes = list(dict.fromkeys(look.within for look in shown))
-    named = ["both predicted classes" if c == "both" else f"those predicted {c}" for c in classes]
-    return f"{' and '.join(parts)}, among {' and '.join(named)}"
+    words = {"shifts": "two humps of shifts", "laws": "two laws, one that keeps the belief"}
+    roads, classes = ({getattr(look, key) for look in shown} for key in ("road", "within"))
+    parts = " and ".join(text for road, text in words.items() if road in roads)
+    alone = classes - {"both"}
+    among = f"those predicted {alone.pop()}" if len(alone) == 1 else "both predicted classes"
+    return f"{parts}, among {among}"
 
 
 def _untested(whole: Examined, examined: Sequence[Examined]) -> tuple[str, ...]:

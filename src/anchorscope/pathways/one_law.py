@@ -44,7 +44,7 @@ BENDABLE = 40  # samples of a class below which it has no curve
 MOST_LEVELS = 8  # a number is cut into this many levels at most
 _QUIET = 0.3  # least noise of any sample, as a share of the mean
 _BLOCK = 1_000_000  # numbers of noise at a time
-_CACHED = 32_768  # simulated logits at a time: a few arrays of them fit into a core's cache
+_CACHED = 131_072  # simulated logits at a time: an array of them fits into a core's cache
 UNITS: tuple[Delta, ...] = ("points", "logit")
 
 
@@ -272,9 +272,11 @@ def gaps(
     """
     if len(pair.strata) < 3:
         return dict.fromkeys(UNITS, Gap(np.nan, np.nan, np.nan, np.nan))
-    count = _Counter(pair, points)
-    observed = count.gaps(pair.group_knockout[None], pair.effect_knockout[None])
-    drawn = [count.gaps(*logits) for logits in _simulate(laws, seed, simulations, shared)]
+    observed = _grouped_gaps(pair, pair.group_knockout[None], pair.effect_knockout[None], points)
+    drawn = [
+        _grouped_gaps(pair, *logits, points)
+        for logits in _simulate(laws, seed, simulations, shared)
+    ]
     found: dict[Delta, Gap] = {}
     for unit in UNITS:
         simulated = np.concatenate([by_unit[unit] for by_unit in drawn])
@@ -327,47 +329,28 @@ def _noise_pairs(n: int, seed: int, simulations: int) -> Iterator[np.ndarray]:
             yield block[:, first : first + rows]
 
 
-class _Counter:
-    """The gaps of simulations, by sums over samples: of ΔP only its changing part is multiplied.
+def _grouped_gaps(
+    pair: Pair, group_knockout: np.ndarray, effect_knockout: np.ndarray, points: Delta
+) -> dict[Delta, np.ndarray]:
+    """The gap of each simulation [simulation], by unit; NaN where a group is empty.
 
     ΔP is `delta_p` but for its last digits: that one is exact where both probabilities are next to
     1, and takes longer.
     """
-
-    def __init__(self, pair: Pair, points: Delta) -> None:
-        member = (pair.strata[:, None] == np.unique(pair.strata)).astype(
-            np.float64
-        )  # [question, stratum]
-        self._clean = pair.group_clean > 0
-        self._towards = np.where(pair.effect_clean > 0, 1.0, -1.0)
-        before = expit(self._towards * pair.effect_clean)
-        per = 100 / before if points == "relative" else np.full(len(before), 100.0)
-        self._member, self._n = member, member.sum(axis=0)
-        self._weights: dict[Delta, np.ndarray] = {
-            "points": per[:, None] * member,
-            "logit": self._towards[:, None] * member,
-        }
-        self._before: dict[Delta, np.ndarray] = {
-            "points": (before * per)[:, None] * member,
-            "logit": (self._towards * pair.effect_clean)[:, None] * member,
-        }
-
-    def gaps(
-        self, group_knockout: np.ndarray, effect_knockout: np.ndarray
-    ) -> dict[Delta, np.ndarray]:
-        """The gap of each simulation [simulation], by unit; NaN where a group is empty."""
-        flipped = ((group_knockout > 0) != self._clean).astype(np.float64)
-        q = flipped @ self._member
-        by_unit: dict[Delta, np.ndarray] = {}
-        for unit in UNITS:
-            after = effect_knockout
-            if unit != "logit":
-                after = _probability(self._towards * effect_knockout)
-            weights, before = self._weights[unit], self._before[unit]
-            total = after @ weights - before.sum(axis=0)
-            in_q = (after * flipped) @ weights - flipped @ before
-            by_unit[unit] = _stratified(total, in_q, q, self._n)
-        return by_unit
+    member = (pair.strata[:, None] == np.unique(pair.strata)).astype(np.float64)
+    towards = np.where(pair.effect_clean > 0, 1.0, -1.0)
+    before = expit(towards * pair.effect_clean)
+    per = 100 / before if points == "relative" else 100.0
+    flipped = ((group_knockout > 0) != (pair.group_clean > 0)).astype(np.float64)
+    q, n = flipped @ member, member.sum(axis=0)
+    changes: dict[Delta, np.ndarray] = {
+        "points": per * (_probability(towards * effect_knockout) - before),
+        "logit": towards * (effect_knockout - pair.effect_clean),
+    }
+    return {
+        unit: _stratified(change @ member, (change * flipped) @ member, q, n)
+        for unit, change in changes.items()
+    }
 
 
 def _probability(logits: np.ndarray) -> np.ndarray:

@@ -130,9 +130,9 @@ def agreement(
         return flips(readings.at(layer, probe), readings.at(layer, probe, "knockout"))
 
     def compared(one: np.ndarray, other: np.ndarray, rows: np.ndarray) -> Estimate:
-        who = None if entity is None else entity[rows]
+        own = None if entity is None else entity[rows]
         return kappa_interval(
-            one[rows], other[rows], seed=draws.seed, resamples=draws.resamples, entity=who
+            one[rows], other[rows], seed=draws.seed, resamples=draws.resamples, entity=own
         )
 
     a, b, paper = (flipped(probe, layer) for probe in ("a", "b", "paper"))
@@ -182,10 +182,10 @@ def explained(group: np.ndarray, by: np.ndarray) -> float:
         return np.nan
     cell = 2 * (np.asarray(by) == 1) + (np.asarray(group) == 1)
     both = np.bincount(cell, minlength=4).reshape(2, 2)  # [by, group]
-    whole, known, both = (
+    whole, by_value, both = (
         entr(counts / len(cell)).sum() for counts in (both.sum(axis=0), both.sum(axis=1), both)
     )
-    return float(np.clip(1 - (both - known) / whole, 0, 1)) if whole > 0 else np.nan
+    return float(np.clip(1 - (both - by_value) / whole, 0, 1)) if whole > 0 else np.nan
 
 
 class _Layer:
@@ -377,9 +377,9 @@ def adds_columns(
             columns.append(np.where(missing, np.nanmedian(column), column))
         if missing.any() and not missing.all():
             columns.append(missing.astype(np.float64))
-    known = np.column_stack(columns)
-    without = cross_fitted_logits(known, target, fold)
-    with_group = cross_fitted_logits(np.column_stack([known, group]), target, fold)
+    filled = np.column_stack(columns)
+    without = cross_fitted_logits(filled, target, fold)
+    with_group = cross_fitted_logits(np.column_stack([filled, group]), target, fold)
     usable = ~(np.isnan(without) | np.isnan(with_group))
     if not usable.any() or len(np.unique(group)) < 2:
         return dict.fromkeys(ADDS, np.nan)

@@ -42,8 +42,8 @@ def simulate(
     """
     config = config or config_of(truth)
     store = Store.open(out, {"simulate": asdict(truth), **config.identity()})
-    asked = config.robust and not store.has(ROBUST_TABLE)
-    if store.info.get("finished") and not asked:
+    robust = config.robust and not store.has(ROBUST_TABLE)
+    if store.info.get("finished") and not robust:
         return RunView.open(store.path)
     world = simulate_states(truth)
     samples = samples_of(truth, world)
@@ -51,7 +51,7 @@ def simulate(
     with store.owned():
         if not store.info.get("finished"):
             _analyse(run, truth, world, samples)
-        if asked:
+        if robust:
             table = robust_table(run, {"simulated": samples}, [])
             store.write(ROBUST_TABLE, partial(table.to_csv, index=False))
         return publish(run)

@@ -149,30 +149,21 @@ def draw_samples(truth: Truth, rng: np.random.Generator) -> Samples:
     exact = rng.integers(1, 5, n)
     entity = np.arange(n) // (BLOCK if world == "blocks" else 2)
     missed = rng.random(n) < (truth.missed if world == "finder-misses" else 0.0)
-    dose = np.ones(n)
-    if world in _HALF:
-        dose = half
-    elif world in ("margin", "coin-toss"):
-        dose = np.full(n, np.nan)
-    elif world == "templates":
-        dose = np.linspace(0, 1, truth.templates)[relation]
-    elif world == "continuum":
-        reach = np.sqrt(3 * share * (1 - share))  # the mean and spread that two pathways would have
-        dose = rng.uniform(share - reach, share + reach, n)
-    elif world == "skewed":
-        dose = rng.gamma(2, share / 2, n)
-    elif world == "forgetting":
-        dose = rng.uniform(0, 1, n)
-    elif world == "heavy-tails":
-        dose = np.full(n, share)
-    elif world == "blocks":
-        dose = rng.uniform(0, 1, entity.max() + 1)[entity]
-    elif world == "interaction":
-        dose = ((relation == 1) ^ (length >= LONG)).astype(float)
-    elif world == "popularity":
-        dose = (popularity > 8).astype(float)
-    elif world == "uneven-kinds":
-        dose = (rng.random(n) < np.where(relation == 1, OFTEN, 1 - OFTEN)).astype(float)
+    reach = np.sqrt(3 * share * (1 - share))  # the mean and spread that two pathways would have
+    doses = {
+        **dict.fromkeys(_HALF, lambda: half),
+        **dict.fromkeys(("margin", "coin-toss"), lambda: np.full(n, np.nan)),
+        "templates": lambda: np.linspace(0, 1, truth.templates)[relation],
+        "continuum": lambda: rng.uniform(share - reach, share + reach, n),
+        "skewed": lambda: rng.gamma(2, share / 2, n),
+        "forgetting": lambda: rng.uniform(0, 1, n),
+        "heavy-tails": lambda: np.full(n, share),
+        "blocks": lambda: rng.uniform(0, 1, entity.max() + 1)[entity],
+        "interaction": lambda: (relation == 1) ^ (length >= LONG),
+        "popularity": lambda: popularity > 8,
+        "uneven-kinds": lambda: rng.random(n) < np.where(relation == 1, OFTEN, 1 - OFTEN),
+    }
+    dose = np.asarray(doses.get(world, lambda: np.ones(n))(), dtype=np.float64)
     return Samples(
         dose=dose,
         missed=missed,
