@@ -2,8 +2,8 @@
 
     python scripts/answer_log.py log.jsonl [--rows 2000] [--model bundled]
 
-Stands in for the log of a product. Every other question has a system message, and abstentions are
-left out.
+It takes the place of a product's own log. Every other question has a system message, and
+abstentions are left out.
 """
 
 from __future__ import annotations

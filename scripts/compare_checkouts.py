@@ -38,7 +38,7 @@ def main() -> int:
         folders.append(work / name)
         for command in (RUN, DETECTORS):
             words = command.format(
-                model=options.model, limit=options.limit, out=work / name
+                limit=options.limit, out=work / name, options=options.options
             ).split()
             _anchorscope(checkout, words)
     alike, different = [], []

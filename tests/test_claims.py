@@ -164,13 +164,6 @@ def test_the_curves_are_those_of_pandas_pivot_whatever_the_order_of_the_rows():
             np.testing.assert_array_equal(np.hstack([q, a]), totals / counts)
 
 
-def test_a_question_twice_at_a_layer_is_no_table():
-    twice = run("m", {"d": FALL})
-    twice = replace(twice, pathways=pd.concat([twice.pathways, twice.pathways.tail(1)]))
-    with pytest.raises(ValueError, match="duplicate"):
-        _ = twice.curves
-
-
 def test_shapes_are_told_apart():
     found = decisions(claims_table([run("m", {"u": U, "fall": FALL})]))
     assert (found["u-shape", "u"], found["keeps-falling", "u"]) == ("holds", "fails")

@@ -167,7 +167,7 @@ def two_models(*, self_knowledge: float, n: int = 400, seed: int = 0):
     return out
 
 
-def test_what_any_reader_knows_is_no_gap_and_what_the_model_knows_of_itself_is_one():
+def test_a_peer_shows_a_gap_only_where_the_model_knows_about_itself():
     def gaps(strength: float) -> pd.DataFrame:
         own, peer = two_models(self_knowledge=strength)
         options = {"model": "m", "peer": "p", "folds": 3, "resamples": 400}
@@ -219,7 +219,7 @@ def test_eval_with_a_peer_from_the_command_line(cli, tmp_path):
     assert "share 0 answered questions" in error
 
 
-NAMES = ("min-log-prob", "tfidf-both", "probe", "mop", "pr", "auto")
+FITTED = ("min-log-prob", "tfidf-both", "probe", "mop", "pr", "auto")
 
 
 class Counted(Quiet):
@@ -238,11 +238,11 @@ def test_fitted_elsewhere_is_fitted_here(tmp_path, monkeypatch):
     whole = from_run(run, "made-up")
     parts = [whole.take(np.arange(240) % 3 != left) for left in range(3)]
     heard = Counted()
-    found = fit_and_score([Trial(part, whole) for part in parts], [NAMES] * 3, heard)
+    found = fit_and_score([Trial(part, whole) for part in parts], [FITTED] * 3, heard)
     assert heard.count == 3
     for part, frame in zip(parts, found, strict=True):
-        assert list(dict.fromkeys(frame["detector"])) == list(NAMES)
-        for name, here in fit_all(part, NAMES).items():
+        assert list(dict.fromkeys(frame["detector"])) == list(FITTED)
+        for name, here in fit_all(part, FITTED).items():
             elsewhere = frame[frame["detector"] == name]["score"].to_numpy()
             same = score_rows(here, name, whole)["score"].to_numpy()
             np.testing.assert_array_equal(elsewhere, same, err_msg=name)
@@ -267,7 +267,7 @@ def test_eval_from_the_command_line(cli, tmp_path):
     assert not (run / "tables").exists()
 
 
-def test_train_says_what_the_detector_is_worth(cli, tmp_path):
+def test_train_prints_auroc_threshold_and_promise(cli, tmp_path):
     run = write_run(tmp_path / "run", [plain(n=300, strength=2.0)])
     out = tmp_path / "detector"
     words = ["--method", "probe", "--folds", "3", "--risk", "0.2", "--out", out]

@@ -47,7 +47,7 @@ def test_a_detector_read_again_gives_the_same_numbers(run, tmp_path, method):
     assert again.evaluation == made.evaluation
 
 
-def test_the_card_and_the_description_say_what_a_stranger_needs(saved):
+def test_card_and_description_hold_model_threshold_and_evaluation(saved):
     made, folder = saved
     about = json.loads((folder / "detector.json").read_text())
     for key in ("model", "threshold", "calibration", "evaluation", "licence", "prompt", "id"):
@@ -58,7 +58,7 @@ def test_the_card_and_the_description_say_what_a_stranger_needs(saved):
     assert "license: other" in card.split("---")[1]
 
 
-def test_a_folder_needs_no_hub_and_a_missing_one_is_said(saved, tmp_path):
+def test_a_missing_folder_and_a_missing_repository_are_errors(saved, tmp_path):
     with pytest.raises(UserError, match=r"detector.json is missing"):
         Detector.load(tmp_path / "nowhere")
     with pytest.raises(UserError, match="the hub gave no repository"):
@@ -72,7 +72,7 @@ def test_what_cannot_be_used_outside_a_run_is_not_trained(run):
         Detector.train(run, method="probe", datasets=["x"])
 
 
-def test_few_answers_are_said_in_words_and_in_the_card(tmp_path):
+def test_few_answers_give_a_warning_that_is_in_the_card_too(tmp_path):
     small, large = (
         Detector.train(
             RunView.open(write_run(tmp_path / str(n), [plain(n=n, strength=1.0)])),

@@ -114,7 +114,7 @@ def test_a_fit_never_looks_at_the_answers_it_is_tested_on():
         assert not np.array_equal(*others)  # they did learn from the labels that were turned
 
 
-def test_what_is_missing_is_said():
+def test_a_detector_names_what_the_material_lacks():
     made = plain()
     assert "question-only" in make_method("question-only").lacks(made)
     assert "P(True) is missing for 240" in make_method("p-true").lacks(made)
@@ -262,7 +262,7 @@ def test_answers_are_the_same_either_way_round():
     assert not same_answer("👍", "yes", "Is it?")
 
 
-def test_the_cost_of_drawing_stands_in_the_table():
+def test_the_table_has_the_cost_of_drawn_answers():
     world = drawn_world()
     table = detectors_table(
         evaluate(world, names=("self-check", "probe"), folds=3), model="m", resamples=100

@@ -113,13 +113,13 @@ def test_a_mistake_in_a_file_is_one_sentence(score, tmp_path, mistake):
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_what_could_not_be_written_is_said_before_anything_is_scored(score, tmp_path):
+def test_an_output_that_cannot_be_written_is_refused_before_scoring(score, tmp_path):
     file = write(tmp_path / "in.jsonl", [{"question": "a", "n": 1}, {"question": "b", "n": "x"}])
     (tmp_path / "file").write_text("")
     for out, printed in (
         (tmp_path / "out.xlsx", "Unknown kind of file for --out 'out.xlsx'"),
         (tmp_path / "file" / "out.jsonl", "cannot be made"),
-        (tmp_path / "out.parquet", "The field `n` cannot be a column"),
+        (tmp_path / "out.parquet", "The rows cannot be written as out.parquet"),
     ):
         code, printed, error = score(file, "--out", out)
         assert code == 2 and printed in error and "scores" not in error + printed
@@ -231,7 +231,7 @@ def test_own_rows_are_read_in_one_pass_learnt_from_and_scored(cli, place):
         ({"messages": [{"role": "x", "content": "q"}], "answer": "a", "label": 1}, "`role`"),
     ],
 )
-def test_a_row_that_is_none_is_named(cli, tmp_path, row, words):
+def test_a_row_that_cannot_be_read_is_named(cli, tmp_path, row, words):
     file = tmp_path / "log.jsonl"
     file.write_text(json.dumps(row) + "\n")
     code, _, error = cli("detect", "collect", "--answers", file, "--out", tmp_path / "run")

@@ -56,5 +56,5 @@ def test_a_layout_that_knows_its_sizes_is_the_one_that_counts() -> None:
     rows = [range(4, 9), range(7, 8), range(2, 12)]
     at = pad_left(rows, PAD, torch.device("cpu"))
     counted = Layout(at, at, prefix_length=0)
-    known = Layout(at, at, prefix_length=0, sizes=[len(row) for row in rows])
-    assert torch.equal(counted.place, known.place) and len(known.place) == 16
+    sized = Layout(at, at, prefix_length=0, sizes=[len(row) for row in rows])
+    assert torch.equal(counted.place, sized.place) and len(sized.place) == 16

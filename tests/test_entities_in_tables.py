@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -180,16 +179,6 @@ def test_a_test_that_takes_questions_as_independent_gives_way():
         p[times, named] = table[keep].set_index("measure").loc["popularity", "p"]
     assert p[2, True] == pytest.approx(p[1, True], rel=0.5)
     assert p[2, False] < 0.5 * p[1, True]
-
-
-def test_readings_without_entities_draw_questions():
-    readings = asked(1, named=False)
-    assert readings.entity_by_id == {id: id for id in readings.ids}
-    named = replace(readings, entity=np.array(readings.ids))
-    pd.testing.assert_frame_equal(
-        answer_only_table(inputs_for(readings, resamples=200)),
-        answer_only_table(inputs_for(named, resamples=200)),
-    )
 
 
 def _width(estimate) -> float:

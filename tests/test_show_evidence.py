@@ -22,7 +22,6 @@ from scipy.integrate import trapezoid
 
 from anchorscope.claims.table import claims_table
 from anchorscope.evidence.pieces import evidence_tables
-from anchorscope.run_folder.table_columns import EVIDENCE
 from anchorscope.run_folder.view import RunView, where
 from anchorscope.show.charts import chart_data
 from anchorscope.show.claims import claim_inputs, claims_of
@@ -48,14 +47,6 @@ def test_only_what_was_asked_for_and_read_is_made(run: RunView) -> None:
 @pytest.fixture
 def bare(tmp_path: Path) -> RunView:
     return add_strict(make_run(tmp_path / "run", layers=3, n=60))
-
-
-def test_every_table_is_read_with_its_types(run: RunView) -> None:
-    assert set(run.evidence) == set(EVIDENCE) - {"heads_agreement"}  # of one dataset: empty
-    salient = run.evidence["saliency"]
-    assert salient["layer"].isna().sum() == 3 and salient["layer"].dropna().isin([1, 2, 3]).all()
-    assert set(run.evidence["heads"]["set"]) == {"", "block", "top4"}
-    assert run.evidence["windows"]["layers"].iloc[0] == "cumulative"
 
 
 def test_accuracy_and_popularity_by_pandas_from_the_stored_files(run: RunView) -> None:

@@ -169,7 +169,7 @@ def test_the_models_own_answer_is_shown_where_it_was_read(run: RunView, tmp_path
     rows = [row | numbers | {"pathway": p, "rank": 1234.0, "delta_log_p_first": -1} for p in "QA"]
     pd.DataFrame(rows).to_csv(folder / "tables" / "output.csv", index=False)
     words = Page(write_report(add_strict(folder)).read_text(encoding="utf-8")).words
-    assert "−6.12 (−7.00 to −5.00)" in words and "1,234" in words
+    assert "−6.1 (−7.0 to −5.0)" in words and "1,234" in words
 
 
 def test_examples_mark_the_exact_tokens_of_both_pathways(run: RunView, page: Page) -> None:

@@ -72,19 +72,6 @@ def test_a_difference_takes_both_groups_from_one_draw(blocks):
     assert (fast.low, fast.high) == pytest.approx(tuple(np.quantile(apart, ENDS)), abs=0.04)
 
 
-def test_columns_of_groups_equal_a_loop_over_entities(blocks):
-    values, z, _, entity = blocks
-    columns = np.column_stack([values, 2 * values])
-    member = np.column_stack([z == 1, z == 0])
-    means = group_means(columns, member, resamples=4000, entity=entity)
-    for column in range(2):
-        of = [columns[r, column][member[r, column]].mean() for r in drawn_rows(entity, 4000)]
-        assert (means.low[column], means.high[column]) == pytest.approx(
-            tuple(np.quantile(of, ENDS)), abs=0.08
-        )
-        assert means.value[column] == pytest.approx(columns[member[:, column], column].mean())
-
-
 def test_questions_of_an_entity_are_drawn_together():
     entity = np.array(["b", "a", "b", "c", "a", "b"])
     (times,) = count_blocks(6, seed=0, resamples=500, entity=entity)

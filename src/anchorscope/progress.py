@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """A listener: a stage begins, moves on, and now and then there is something to say."""
+    """Listen to the progress of long work: stages, steps and notes."""
 
     def start(self, stage: str, total: int) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The small values that travel between stages, each carrying its question's id."""
+"""Values that are passed between stages, each with its question's id."""
 
 from __future__ import annotations
 

@@ -76,8 +76,8 @@ def build(kind: str, seed: int = 0, **more: Any) -> Any:
 
 def _config(kind: str, **more: Any) -> Any:
     cls = CONFIG_MAPPING[kind]
-    known = set(inspect.signature(cls.__init__).parameters) | set(cls.attribute_map)
-    known |= set(getattr(cls, "__dataclass_fields__", {}))
-    sizes = {name: size for name, size in _SIZES.items() if name in known}
+    fields = set(inspect.signature(cls.__init__).parameters) | set(cls.attribute_map)
+    fields |= set(getattr(cls, "__dataclass_fields__", {}))
+    sizes = {name: size for name, size in _SIZES.items() if name in fields}
     sizes |= _BY_KIND.get(kind, {}) | more
     return cls(**{name: size for name, size in sizes.items() if size is not None})

@@ -41,9 +41,9 @@ class Hub:
 
 
 @contextmanager
-def hub(**known: Any) -> Iterator[Hub]:
+def hub(**facts: Any) -> Iterator[Hub]:
     """A running stand-in, on a free port of the loopback address."""
-    state = Hub(**known)
+    state = Hub(**facts)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(state))
     state.address = f"http://127.0.0.1:{server.server_address[1]}"
     thread = Thread(target=server.serve_forever, daemon=True)
@@ -109,12 +109,14 @@ def _handler(state: Hub) -> type[BaseHTTPRequestHandler]:
 
 
 def _create(state: Hub, body: bytes) -> tuple:
-    asked = json.loads(body)
-    name = f"{asked['organization']}/{asked['name']}"
+    wanted = json.loads(body)
+    name = f"{wanted['organization']}/{wanted['name']}"
     url = {"url": f"{state.address}/{name}", "name": name, "id": name}
     if name in state.repositories:
         return 409, {"error": "You already created this model repo", **url}
-    private = asked.get("visibility", "private" if asked.get("private") else "public") == "private"
+    private = (
+        wanted.get("visibility", "private" if wanted.get("private") else "public") == "private"
+    )
     state.repositories[name] = {"private": private, "files": {}}
     return 200, url
 

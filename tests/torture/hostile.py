@@ -140,12 +140,6 @@ def text(r: Random) -> str:
     return r.choice(("", " ", " ")).join(part(r) for _ in range(r.choice((1, 1, 2, 3, 6))))
 
 
-def long_text(r: Random) -> str:
-    """A short piece many times, up to 100,000 characters: what is not linear shows."""
-    piece, length = part(r) or "x", r.randint(2_000, 100_000)
-    return (piece * (length // len(piece) + 1))[:length]
-
-
 def number(r: Random) -> float:
     """A whole number or not, of any size; also NaN and the infinities."""
     kind = r.random()

@@ -54,7 +54,7 @@ class Growth:
 
 @dataclass
 class AppState:
-    """A model, a run and a detector, used by one visitor at a time; nothing of any visitor."""
+    """The model, run and detector that all visitors share, one at a time."""
 
     model: Model
     run: RunView

@@ -193,7 +193,7 @@ def _measure_several(
     statistic: Callable[[Sequence[np.ndarray]], np.ndarray],
     region: Region,
 ) -> Measured:
-    curves = [run.curves[name, mode] for name in datasets.split(",")]
+    curves = [run.curves[name, mode] for name in run.titles]  # a name may hold a comma
     value = float(statistic([c.q for c in curves]))
     return from_draws(value, statistic([c.drawn_q for c in curves]), region)
 
@@ -224,9 +224,7 @@ def _measure_larger(
 
 
 def _mean_depth(q: np.ndarray) -> np.ndarray:
-    finite = np.isfinite(q)
-    count = finite.sum(axis=-1)
-    return np.where(count > 0, np.where(finite, q, 0).sum(axis=-1) / np.maximum(count, 1), np.nan)
+    return _quiet(np.nanmean, q)
 
 
 def _least_correlation(curves: Sequence[np.ndarray]) -> np.ndarray:

@@ -66,7 +66,7 @@ def by_mode(mode: Mode, estimate_of: Callable[[str], Estimate]) -> Estimate:
 
 
 def _two_pathways(run: ClaimInputs, dataset: str, mode: Mode) -> Measured:
-    """Paper mode asks only whether its own groups differ; strict mode follows the finding."""
+    """The claim of two pathways: paper mode compares its own groups, strict mode its finding."""
     row = run.finding_of(dataset)
     if mode == "strict":
         gap = Estimate(*(float(row[name]) for name in ("gap", "gap_low", "gap_high")), n=0)

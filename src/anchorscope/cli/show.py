@@ -58,10 +58,11 @@ def figure(
     chosen: Any = style and STYLES[style]
     views = [RunView.open(run) for run in runs]
     drawn = plot_delta_p(views, mode=mode, style=chosen)  # type: ignore[arg-type]
-    dpi = {"dpi": chosen.dpi} if chosen else {}
+    options: dict[str, Any] = {"formats": (out.suffix[1:],)}
+    options |= {"dpi": chosen.dpi} if chosen else {}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        save_figure(drawn, out.with_suffix(""), formats=(out.suffix[1:],), **dpi)
+        save_figure(drawn, out.with_suffix(""), **options)
     except OSError as error:
         raise UserError(
             f"{out} cannot be written: {error.strerror}. Choose another --out."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Country(NamedTuple):
@@ -62,7 +62,7 @@ def elements() -> list[Element]:
     return [Element(*map(_cell, row.keys(), row.values())) for row in _rows("elements.csv")]
 
 
-def _cell(column: str, text: str) -> object:
+def _cell(column: str, text: str) -> Any:
     """Parse a cell: a number, names separated by |, or text."""
     if column in ("population", "area", "number"):
         return int(text)

@@ -180,7 +180,7 @@ def _sentences(text: str, span: Span) -> Iterator[Span]:
 
 
 def _entities(text: str, sentence: Span, question: str) -> tuple[Span, ...]:
-    """The names and numbers that one of several sentences says of its subject."""
+    """The names and numbers that one of several sentences gives its subject."""
     main = _whole(text, sentence, False, "").entities[0]
     copula = COPULA.search(text, *sentence)
     first = WORD.search(text, *sentence)

@@ -196,7 +196,7 @@ def threshold_band(
 
 
 def _best_places(falling: np.ndarray, z: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Behind which of the falling probabilities each resample parts best, [resample]."""
+    """Find each resample's best cut among the sorted probabilities, [resample]."""
     drawn = times.astype(np.float64)
     wrong = np.cumsum(drawn * (z == 1)[:, None], axis=0)
     right = np.cumsum(drawn * (z == 0)[:, None], axis=0)

@@ -73,7 +73,7 @@ def evaluate(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """SCORES of each answer by each detector, from a fit on folds without it.
+    """Score each answer with each detector, fitted on the folds without it.
 
     Of several datasets each is evaluated by itself; the folds of all are fitted at once.
     """
@@ -269,7 +269,7 @@ def peer_table(
 
 
 def share(own: Material, peer: Material | None) -> tuple[Material, Material, np.ndarray]:
-    """The questions of a dataset that both models answered, with either's states, and the class
+    """Pair the questions that both models answered, with either's states, and the class
     of the second model's own answers; a UserError where they are too few.
     """
     # A file's questions may have changed under the same ids: the texts must be the same too.

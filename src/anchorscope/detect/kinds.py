@@ -128,7 +128,7 @@ class PTrue(Method):
 
 
 class _OverSamples(Method):
-    """A score of what the greedy answer and each question's sampled answers mean."""
+    """A score from the meanings of the greedy answer and the sampled answers."""
 
     learns = False
 
@@ -459,7 +459,7 @@ DEPLOYED = ("combined", "probe", "entity-log-prob")
 
 
 class Auto(Method):
-    """The candidate of highest AUROC on held-out training answers; never by a test answer.
+    """Choose the candidate with the highest AUROC on held-out training answers.
 
     Candidates come in the order of preference; `fit_all` fits them. The first one is taken
     that the best is not ahead of by more than the luckiest of as many equals would be, in 19 of 20

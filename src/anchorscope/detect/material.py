@@ -103,7 +103,7 @@ class Material:
         )
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` returns, computed the first time and kept under the key."""
+        """Call `make` once and cache its result under the key."""
         if key not in self.memo:
             self.memo[key] = make()
         return self.memo[key]

@@ -71,7 +71,7 @@ class Method(BaseEstimator):
         return {name.rstrip("_"): np.asarray(getattr(self, name)) for name in self.saved}
 
     def restore(self, arrays: dict[str, np.ndarray]) -> Method:
-        """The detector as fitted as the one that gave `arrays`."""
+        """Restore a fitted detector from `arrays`."""
         for name in self.saved:
             array = arrays[name.rstrip("_")]
             setattr(self, name, array if array.ndim else array.item())

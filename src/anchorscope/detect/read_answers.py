@@ -193,7 +193,7 @@ def _read(
 
 
 def _within(limit: int | None, tokens: Sequence[int]) -> Iterator[list[int]]:
-    """The numbers of the answers that go together: `limit` tokens at most, or one answer alone."""
+    """Group answer numbers into batches of at most `limit` tokens."""
     batch: list[int] = []
     for number in (n for n, count in enumerate(tokens) if count):
         if batch and limit and sum(tokens[n] for n in batch) + tokens[number] > limit:

@@ -1,4 +1,4 @@
-"""What a detector says of an answer, and of a question before it is answered."""
+"""What a detector returns for an answer, and for a question before it is answered."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def _numbers_by_surface(scores: pd.DataFrame, threshold: float) -> dict[str, flo
 
 
 def _well_read(numbers: dict[str, float]) -> tuple[str, ...] | None:
-    """The forms in which answers are told apart nearly as well as those that the model wrote."""
+    """Choose the answer forms that are scored nearly as well as the model's own answers."""
     names = [name.removeprefix("auroc ") for name in numbers if name.startswith("auroc ")]
     if not names:
         return None

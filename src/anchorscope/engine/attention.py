@@ -68,7 +68,7 @@ class WindowSlots:
 
 @dataclass
 class Pass:
-    """The pass under way, as hooks and attention see it."""
+    """The current pass, as hooks and attention see it."""
 
     layout: Layout
     memory: KVCache

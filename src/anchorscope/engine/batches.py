@@ -82,7 +82,7 @@ def facts_of(lm: nn.Module) -> ModelFacts:
 
 
 def set_facts(lm: nn.Module, facts: ModelFacts) -> None:
-    """Remember what was found out about a model, or what its run began with."""
+    """Store a model's measured limits, or those its run began with."""
     _FACTS[lm] = facts
 
 
@@ -236,7 +236,7 @@ def _release_memory() -> None:
 
 
 def _fitting(waiting: list[T], length: Callable[[T], int], tokens: int) -> int:
-    """How many things from the end of the list go into a batch; one at least."""
+    """Count the items at the end of the list that fit in one batch; at least one."""
     count, total = 0, 0
     for thing in reversed(waiting):
         total += length(thing)

@@ -89,7 +89,7 @@ class GrowingCache:
 
 
 class ForkedCache:
-    """Rows that leave a trunk, which stays as it is: what they add is not kept."""
+    """A key-value cache for rows forked from a trunk, which they leave unchanged."""
 
     def __init__(
         self,

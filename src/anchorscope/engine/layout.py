@@ -138,7 +138,7 @@ class _Numbers:
 
 
 def _numbers(row: Stretch, table: _Numbers) -> list[int]:
-    """The number of each token of a row.
+    """Number the tokens of a row.
 
     `whole` is the number of all tokens before the next one, `open` of those that are not cut: a
     token inside the cut sees the former, any other the latter.
@@ -227,7 +227,7 @@ class Layout:
         return len(self.place) == self.query_at.numel()
 
     def pack(self, rows: Tensor) -> Tensor:
-        """Things [row, query, ...] one after the other, [1, token, ...], without the padding.
+        """Pack padded rows [row, query, ...] into one sequence [1, token, ...], without padding.
 
         Of tokens that are not distinct the first one counts.
         """
@@ -252,7 +252,7 @@ class Layout:
         return token if self._among is None else self._among[token]
 
     def in_rows(self, packed: Tensor) -> Tensor:
-        """Packed [1, head, token, head width] in their rows, [row, head, query, head width]."""
+        """Unpack [1, head, token, head width] into rows [row, head, query, head width]."""
         if self.full and self.query_at.shape[1] == 1:  # a token a row: a step of decoding
             return packed.transpose(0, 2)
         return self.unpack(packed.transpose(1, 2)).transpose(1, 2)
@@ -341,7 +341,7 @@ class Layout:
         return (~_gone(edges, block, edges.post)).to(dtype)
 
     def _cut_of(self, block: int) -> int | None:
-        """Equal for blocks that are cut alike."""
+        """A key that is equal for blocks that are cut alike."""
         return None if self.edges is None or self.edges.alike else block
 
     def _once(self, name: object, make: Callable[[], Tensor]) -> Tensor:

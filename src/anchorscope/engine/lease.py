@@ -57,7 +57,7 @@ class Read(NamedTuple):
 
 
 class Lease:
-    """A model whose attention is ours until the `with` block ends.
+    """Replace a model's attention by the engine's until the `with` block ends.
 
     Nothing stays on the model: its attention implementations and training flags are restored and
     every hook is removed, whatever happens inside. A model is leased once at a time: another thread
@@ -177,7 +177,7 @@ class Lease:
         return None
 
     def _check_called(self, now: Pass) -> None:
-        """Every block must have attended through us, once: else something flows around the cut."""
+        """Check that every block attended through the engine once: nothing bypasses the cut."""
         blocks = list(range(self.model.blocks if now.depth is None else now.depth))
         if now.called == blocks and len(now.states) == len(blocks):
             return

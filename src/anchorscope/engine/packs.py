@@ -54,7 +54,7 @@ def halved(tokens: int, *, least: int) -> Iterator[int]:
 
 
 def longest_right(lease: Any, sizes: Iterable[int], rounding: float) -> tuple[int, float]:
-    """The first of these sizes, in tokens, whose made-up pack has its last row as that row alone.
+    """Find the first pack size, in tokens, whose last row equals that row alone.
 
     0 where there is none. With it how far the rows were apart that were tried last.
     """
@@ -71,7 +71,7 @@ def longest_right(lease: Any, sizes: Iterable[int], rounding: float) -> tuple[in
 
 
 def _error(lease: Any, tokens: int) -> float:
-    """How far the last row of a random pack of so many tokens is from that row alone."""
+    """Compare the last row of a random pack of so many tokens with that row alone."""
     model, size = lease.model, lease.model.lm.config.get_text_config().vocab_size
     generator = torch.Generator().manual_seed(0)
     rows = torch.randint(size // 10, size, (-(-tokens // _ROW), _ROW), generator=generator)

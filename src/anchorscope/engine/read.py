@@ -233,7 +233,7 @@ def _stretch(trunk: Trunk, row: Row, place: int) -> Stretch:
 def lay_out(
     lease: Lease, trunk: Trunk, batch: Sequence[Row], *, distinct: np.ndarray | None = None
 ) -> tuple[Tensor, Layout, ForkedCache]:
-    """Tokens [row, query], who sees whom, and the keys and values of the rows' trunks."""
+    """Lay out a batch: tokens [row, query], their visibility, and the trunks' keys and values."""
     device = lease.model.device
     number = to_device([row.number for row in batch], device)
     query_at = pad_left([row.at for row in batch], PAD, device)

@@ -177,7 +177,7 @@ def _few_columns(inputs: PieceInputs, task: _Task) -> dict[str, np.ndarray]:
 
 
 def _parts(inputs: PieceInputs) -> list[Part]:
-    """A part for each layer."""
+    """Split the work by layer."""
     return [lambda layer=layer: awareness_tables(inputs, layer) for layer in inputs.layers]
 
 

@@ -87,7 +87,7 @@ def choose_donors(samples: Sequence[Sample], *, seed: int) -> list[Donor]:
 
 
 class _Pool:
-    """The samples of a dataset as columns, so that each one's distances are one array."""
+    """The samples of a dataset as columns, to compute distances at once."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self.samples = samples
@@ -224,7 +224,7 @@ def _whole(sample: Sample, donor: Sample) -> bool:
 
 
 def _self(prompts: PromptMaker, sample: Sample) -> tuple[int, ...]:
-    """The prompt made again from the sample's own subject: it must be the run's."""
+    """Check that the prompt made from the sample's own subject equals the run's."""
     ids = patched_prompt(prompts, sample, sample)
     if ids != sample.prompt_ids:
         raise UserError(

@@ -57,7 +57,7 @@ class PromptMaker:
 
 @dataclass(frozen=True, kw_only=True)
 class PieceInputs:
-    """One dataset of a run, from which tables of evidence are made; in the readings' order."""
+    """The inputs of an evidence table: one dataset of a run, in the order of its readings."""
 
     model: str
     dataset: str
@@ -90,7 +90,7 @@ class PieceInputs:
     def table(
         self, name: str, rows: Iterable[tuple], more_columns: Sequence[str] = ()
     ) -> pd.DataFrame:
-        """A table of evidence from its rows less their first two columns, model and dataset."""
+        """Make an evidence table; fill in the first two columns, model and dataset."""
         columns = [*table_columns.EVIDENCE[name], *more_columns]
         return pd.DataFrame([(self.model, self.dataset, *row) for row in rows], columns=columns)
 

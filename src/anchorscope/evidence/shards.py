@@ -49,7 +49,7 @@ class Shards:
     _prefix: dict[str, Prefix] = field(default_factory=dict, repr=False)
 
     def of_dataset(self, name: str) -> list[Sample]:
-        """All samples of a dataset, over its shards."""
+        """Read all samples of a dataset from its shards."""
         return [s for shard in self.samples for s in shard if s.question.dataset == name]
 
     def numbers(self, dataset: str) -> list[int]:

@@ -47,7 +47,7 @@ class RunPrompts:
         return {sample.question.text: sample for sample in self.samples}
 
     def prompted(self, text: str, *, own: bool = True) -> Prompted:
-        """The question as the model will see it; one of the run's keeps its id and its spans."""
+        """Prompt a question; one of the run's own keeps its id and spans."""
         text = _checked(text)
         sample = self.by_text.get(text) if own else None
         prompt = self.bound.checked_prompt(text)

@@ -1,4 +1,4 @@
-"""What the probes of a run say of an answer: P(wrong), the pathway, and what that is worth."""
+"""Read an answer with a run's probes: P(wrong), the pathway, and their track record."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class RunAnswers:
         return middles
 
     def share_wrong(self, mode: Mode, probability: float) -> Estimate:
-        """The share of wrong answers among those that the layer's probe gave about as much."""
+        """The share of wrong answers among those with about the same probability."""
         rows = where(self._rows, mode=mode, layer=self.layer)
         near = np.abs(expit(rows["logit_clean"].to_numpy(float)) - probability) <= NEAR
         return rate(rows["z"].to_numpy(float)[near])
@@ -171,7 +171,7 @@ def detector_dataset(detector: Detector, dataset: str) -> str:
 
 
 def wrong_by_probe(answers: RunAnswers, mode: Mode, probability: float) -> Wrong:
-    """What the run's probe says, and how often it was right when it said as much."""
+    """P(wrong) of this answer by the run's probe, with its calibration in words."""
     share = answers.share_wrong(mode, probability)
     low, high = max(0.0, probability - NEAR), min(1.0, probability + NEAR)
     if share.n < LEAST:
@@ -188,7 +188,7 @@ def wrong_by_probe(answers: RunAnswers, mode: Mode, probability: float) -> Wrong
 def wrong_by_detector(
     detector: Detector, model: Model, bound: Bound, exchange: RecordedAnswer
 ) -> Wrong:
-    """What the detector says of this very answer, and how well it was calibrated."""
+    """P(wrong) of this answer by the detector, with its calibration in words."""
     scored = _scored(detector, model, bound, exchange)
     evaluation = detector.evaluation
     words = [f"Calibrated by {detector.calibrated_on}."]

@@ -177,7 +177,7 @@ def config_source(model: str) -> tuple[str, dict[str, str]]:
 
 
 def read_shape(model: str) -> tuple[int, int] | None:
-    """Blocks and width of a model whose config is on this disk; None of every other."""
+    """Read the number of blocks and the width from a local config; None without one."""
     from transformers import AutoConfig
 
     try:

@@ -55,7 +55,7 @@ class Band:
 
     @property
     def wrong(self) -> np.ndarray:
-        """Whether ŷ is "wrong", [question] bool."""
+        """Whether the prediction ŷ is "wrong", [question]."""
         return self.belief > 0
 
     @property

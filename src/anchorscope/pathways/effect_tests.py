@@ -64,7 +64,7 @@ NO_EFFECT = Effect(
 
 
 def effect(band: Band, intervention: str, draws: Draws, *, unit: Delta = "points") -> Effect:
-    """The effect of a pass beyond the neutral control; beyond nothing where that is missing."""
+    """The effect of a pass minus that of the neutral control, where there is one."""
     if not band.has(intervention):
         return NO_EFFECT
     control = "neutral" if band.has("neutral") else "clean"

@@ -92,7 +92,9 @@ def gap_with_interval(
     moved = np.zeros(len(times)) if by_band is None else by_band
     means = np.mean([drawn for drawn, has in zip(redrawn, finite, strict=True) if has], axis=0)
     means, usable = means + moved, np.isfinite(means + moved)
-    value = float(np.mean(np.array(gaps)[finite]) + moved[np.isfinite(moved)].mean())
+    shifts = moved[np.isfinite(moved)]
+    shift = shifts.mean() if len(shifts) else np.nan
+    value = float(np.mean(np.array(gaps)[finite]) + shift)
     if usable.sum() < max(2, len(means) / 2):
         return Estimate(value, np.nan, np.nan, 0)
     reach = Z * float(np.sqrt(smoothed_variance(means[usable], times[usable])))

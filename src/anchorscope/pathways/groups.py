@@ -209,7 +209,7 @@ def _supported(alone: list[float]) -> bool:
 
 
 def with_groups(look: HumpTest, band: Band, draws: Draws) -> HumpTest:
-    """The look with its two humps, and who agrees on them."""
+    """Add to a look its two humps and how far independent probes agree on them."""
     unit = _margin(band) if look.road == "laws" else np.ones(band.n)
     sides = [_shifts(band, band.side(side), band.side(side, "knockout")) for side in SIDES]
     humps = [

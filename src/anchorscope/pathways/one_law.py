@@ -59,7 +59,7 @@ class Fit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Predictors:
-    """What the law may use of each sample beside the logits in question, [question] each."""
+    """Covariates of each sample for the law, besides its logits, [question] each."""
 
     fold: np.ndarray
     predicted: np.ndarray  # the class whose line a sample follows

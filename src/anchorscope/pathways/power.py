@@ -71,7 +71,7 @@ def power(
 
 
 def deciding_power(bands: Sequence[Band], *, seed: int) -> list[bool]:
-    """Whether two pathways are found where a half loses its belief, until that decides a finding.
+    """Estimate the power to find two pathways, with as many worlds as a finding needs.
 
     The worlds are those of `power`. No more are planted once the share that is found must end up
     below or above `ENOUGH`.

@@ -208,7 +208,7 @@ class _Layer:
         return self.readings.at(self.layer, probe, intervention)[self.read]
 
     def predictors(self, probe: str) -> Predictors:
-        """What the law may use of each sample; ŷ is that of `probe`."""
+        """The covariates of each sample for the one-mechanism law; ŷ is that of `probe`."""
         return Predictors(
             fold=self.fold,
             predicted=prediction(self.logits(probe)),

@@ -122,7 +122,7 @@ def analyse_dataset(run: Run, dataset: Dataset, readings: Readings) -> Tables:
 
 
 def analyse(run: Run, datasets: Sequence[Dataset]) -> None:
-    """Everything that states on disk decide: probes/, samples.parquet and all of tables/."""
+    """Compute probes/, samples.parquet and all of tables/ from the states on disk."""
     samples = save_samples(run, datasets)
     tables = [analyse_dataset(run, dataset, train_probes(run, dataset)) for dataset in datasets]
     save_tables(run, join_tables(run, tables), samples)
@@ -224,7 +224,7 @@ def _read_abstained(run: Run, dataset: Dataset) -> Readings | None:
 
 
 def _output_tables(run: Run, dataset: Dataset, tables: Tables) -> Tables:
-    """What the model itself makes of its answers under every pass, by strict mode's pathways.
+    """Tabulate the model's own output under every pass, by strict mode's pathways.
 
     Nothing where the run has no outputs: states that were extracted elsewhere come without them.
     """
@@ -317,7 +317,7 @@ def _compute(view: RunView, again: Path, progress: Progress) -> None:
 
 
 def _compared(path: Path, again: Path, name: str) -> Checked:
-    """A file of the run against the one made again."""
+    """Compare a file of the run with its recomputed version."""
     if not (path / name).is_file():
         return Checked(name=name, wrong="computed again, it is not in the folder", do=REMAKE)
     if (path / name).read_bytes() == (again / name).read_bytes():

@@ -62,8 +62,10 @@ def collect(
     config, sets, identity = resolve(model, questions, config or Config())
     check_spread(config, model)
     passes = len(CAUGHT) + len(collected_passes(config))
-    check_place(config, sets, out, model, passes=passes)
+    room = check_place(config, sets, out, model, passes=passes)
     run = Run.open(out, identity | {"only": "detectors"}, config, sets, progress)
+    if room:
+        run.progress.note(room)
     store = run.store
     if config.rank is not None:
         _read(run, model)

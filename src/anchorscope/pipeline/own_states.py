@@ -397,7 +397,8 @@ def _check_states(states: Arrays) -> hashlib.blake2b:
                 finite = np.isfinite(part.astype(np.float32, copy=False))
             bad = ~finite.all(axis=2)
             if name in OPTIONAL:  # NaN throughout: the sample has no such state
-                bad &= ~np.isnan(part).all(axis=(1, 2))[:, None]
+                absent: Any = np.isnan(part).all(axis=(1, 2))
+                bad &= ~absent[:, None]
             broken[name].append(np.argwhere(bad) + np.array([start, 0]))
             if ((part != (first if name == "clean" else block["clean"])) & finite).any():
                 same.discard(name)

@@ -129,7 +129,7 @@ def spans_table(questions: Sequence[Question], found: Sequence[QuestionSpans] = 
 
 
 def prompt_maker(run: Run, lease: Lease) -> PromptMaker:
-    """A maker of prompts like those of the run's questions."""
+    """Make a function that prompts questions like those of the run."""
     shots = {questions.name: questions.shots[: run.config.shots] for questions in run.sets}
     style = style_of(run, lease).name
     return PromptMaker(model=lease.model, style=style, seed=run.config.seed, shots=shots)

@@ -87,7 +87,7 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """The shards of a run, and a way to read them, whichever processes have the model."""
+    """Read the shards of a run, in this process or in workers."""
 
     shards: Sequence[Shard]  # to read: all of the run's, or one rank's share
     count: int  # of all shards of the run
@@ -548,7 +548,7 @@ def _read_stage(
 
 
 def _held_out(run: Run, shards: Shards, dataset: str, layer: int) -> HeldOut:
-    """The stored probes of a layer, as they hold out each question of a dataset."""
+    """Load a layer's stored probes by the question that each holds out."""
     answers = labelled(shards.of_dataset(dataset), dataset, run.config)
     fold = {id: int(f) for id, f in zip(answers.ids, answers.fold, strict=True)}
     probes = ProbeSet.load(run.store.file(f"probes/{dataset}"))

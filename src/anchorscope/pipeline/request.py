@@ -186,31 +186,38 @@ def option_words(config: Config, names: Iterable[str]) -> list[str]:
     return words
 
 
-def check_run(config: Config, sets: Sequence[QuestionSet], out: str | Path, model: Any) -> None:
-    """Raise a UserError where a run must fail whatever the model answers, or has no room."""
+def check_run(config: Config, sets: Sequence[QuestionSet], out: str | Path, model: Any) -> str:
+    """Raise a UserError where a run must fail whatever the model answers, or has no room.
+
+    Returns what `check_place` returns.
+    """
     verdicts = read_verdicts(config.verdicts)
     for questions in sets:
         check_enough_questions(questions, verdicts)
         if config.finder in _FROM_TEXT:
             _check_entities(questions, config)
     passes = len(CAUGHT) + len((*passes_of(config), *passes_of_pieces(config)))
-    check_place(config, sets, out, model, passes=passes)
+    return check_place(config, sets, out, model, passes=passes)
 
 
 def check_place(
     config: Config, sets: Sequence[QuestionSet], out: str | Path, model: Any, *, passes: int
-) -> None:
-    """Raise a UserError where the folder cannot be written to, or will not fit on its disk."""
+) -> str:
+    """Raise a UserError where the folder cannot be written to, or will not fit on its disk.
+
+    Returns a sentence about the room it takes; "" where that is not known, or has no end.
+    """
     if remote_of(out) is not None:
-        return
+        return ""
     folder, shape = user_path(out), None
     check_writable(folder)
     if isinstance(model, Model):
         shape = model.blocks, model.parts.width
     elif model is None or isinstance(model, str | Path):
         shape = read_shape(config.model)
-    if shape is not None:
-        check_room(folder, disk_bytes(sum(map(len, sets)), *shape, passes))
+    if shape is None:
+        return ""
+    return check_room(folder, disk_bytes(sum(map(len, sets)), *shape, passes))
 
 
 def check_enough_questions(questions: QuestionSet, verdicts: Mapping[str, Verdict]) -> None:

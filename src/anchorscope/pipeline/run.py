@@ -59,8 +59,10 @@ def run(
     variants.ablated_choices(config)
     executor.check_spread(config, model)
     variants.check_reuse(config.reuse, identity)
-    check_run(config, sets, out, model)
+    room = check_run(config, sets, out, model)
     run = Run.open(out, identity, config, sets, progress)
+    if room:
+        run.progress.note(room)
     if config.rank is not None:
         with executor.open_reader(run, model) as reader:
             _read(run, reader)

@@ -329,7 +329,7 @@ class Rephrasing:
         return f"{self.before}{text}{self.after}"
 
     def spans(self, found: QuestionSpans) -> QuestionSpans:
-        """The spans moved by the words in front; they are not searched again."""
+        """Shift the spans by the length of the words that were added in front."""
 
         def moved(spans: Sequence[Span]) -> tuple[Span, ...]:
             by = len(self.before)
@@ -350,7 +350,7 @@ WORDINGS = (
 
 
 def read_reworded(run: Run, reader: Reader) -> list[Variant]:
-    """Every variant that the model is needed for, its states on disk.
+    """Read the states of every variant that needs the model, and store them.
 
     Another finder reads the very same answers. Style and wording ask the questions again, into
     robust/<variant> in the run folder.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -92,14 +93,15 @@ def check_enough(z: np.ndarray, fold: np.ndarray, *, dataset: str = "The data") 
     """Raise a UserError where some probe would have too few right or wrong answers."""
     check_classes(z, dataset=dataset, needs="probes need")
     folds = int(fold.max()) + 1
-    for held_out in range(folds):
-        for probe in PROBES:
-            part = z[training_rows(fold, held_out=held_out, probe=probe)]
-            if (fewest := int(min(np.sum(part == 0), np.sum(part == 1)))) < MIN_PER_CLASS:
-                raise UserError(
-                    f"{dataset}: one of the {folds} folds leaves a probe only {fewest} answers of "
-                    f"a class to learn from; it needs {MIN_PER_CLASS}. Ask more questions."
-                )
+    for held_out, probe in itertools.product(range(folds), PROBES):
+        part = z[training_rows(fold, held_out=held_out, probe=probe)]
+        if (fewest := int(min(np.sum(part == 0), np.sum(part == 1)))) < MIN_PER_CLASS:
+            raise UserError(
+                f"{dataset}: {np.sum(z == 1)} wrong and {np.sum(z == 0)} right answers can be "
+                f"used, but one of the {folds} folds leaves a probe only {fewest} of a class to "
+                f"learn from; it needs {MIN_PER_CLASS}. Ask more questions, or use data that this "
+                "model gets right less or more often."
+            )
 
 
 def _hash(entity: str, seed: int | str) -> int:

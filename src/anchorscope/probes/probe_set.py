@@ -117,5 +117,6 @@ class ProbeSet:
             return cls(**fields, **load(weights))
         except (OSError, ValueError, SafetensorError, KeyError, TypeError) as error:
             raise UserError(
-                f"No probes could be read from {folder}: {error}. Train them again."
+                f"No probes could be read from {folder}: a file is missing or damaged ({error}). "
+                "Train them again."
             ) from error

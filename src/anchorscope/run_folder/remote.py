@@ -166,7 +166,7 @@ class Remote:
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
-        """Turn what the store's library raises into a sentence."""
+        """Turn an error of the store's library into a UserError."""
         try:
             yield
         except UserError:

@@ -55,7 +55,7 @@ class Request(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_surrogates(cls, data: Any) -> Any:
-        """JSON can escape half of a surrogate pair, which no tokenizer and no answer can hold."""
+        """Refuse lone surrogates, which JSON can escape and no tokenizer can encode."""
         try:
             json.dumps(data, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:

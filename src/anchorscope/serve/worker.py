@@ -41,13 +41,13 @@ class Job:
         return len(self.given) + sum(ask.n for ask in self.asks)
 
     def send(self, event: Event) -> None:
-        """Hand over what the model gave, from its thread: pieces, where it streams, then all."""
+        """Pass the model's output from its thread to the event loop, streamed pieces first."""
         if not self.loop.is_closed():  # the server may have ended meanwhile
             self.loop.call_soon_threadsafe(self.events.put_nowait, event)
 
 
 class Worker:
-    """What waits in the queue goes to the model in one call: prompts together, answers together."""
+    """Run queued jobs on the model, several in one call: prompts together, answers together."""
 
     def __init__(self, served: Served, metrics: Metrics, *, longest: int, batch: int) -> None:
         self._served, self._metrics, self._batch = served, metrics, batch
@@ -68,7 +68,7 @@ class Worker:
         self._thread.join()
 
     def alive(self) -> bool:
-        """Whether the thread is there to take what comes."""
+        """Whether the worker thread is running."""
         return self._thread.is_alive()
 
     def put(self, job: Job) -> None:

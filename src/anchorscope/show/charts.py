@@ -172,8 +172,11 @@ def pathway_series(
             if control:
                 label, color = f"{pathway}, neutral tokens ({title})", pale(color)
             if len(rows):
-                look = {"label": label, "color": color, "dashed": pathway == "A", "dataset": name}
-                series.append(curve(rows, columns, factor=factor, **look))
+                drawn = curve(
+                    rows, columns, label=label, color=color, dashed=pathway == "A", dataset=name,
+                    factor=factor,
+                )  # fmt: skip
+                series.append(drawn)
     return series
 
 
@@ -206,11 +209,11 @@ def probes_chart(run: RunView) -> Chart:
     """AUROC by layer, a line per dataset (dashed: the question alone), chance dotted."""
     series, before = [], run.evidence.get("question_probe")
     for position, (name, title) in enumerate(run.titles.items()):
-        look = {"color": color_of(position), "dataset": name}
-        series.append(curve(where(run.probes, dataset=name), AUROC, label=title, **look))
+        color, label = color_of(position), f"{title}, question only"
+        series.append(curve(where(run.probes, dataset=name), AUROC, label=title, color=color))
         if before is not None:
-            label, rows = f"{title}, question only", where(before, dataset=name)
-            series.append(curve(rows, AUROC, label=label, dashed=True, **look))
+            rows = where(before, dataset=name)
+            series.append(curve(rows, AUROC, label=label, color=color, dashed=True))
     view = View(column=run.model_name, y="AUROC (wrong against right)", series=series)
     caption = "Each question is read by a probe that never saw it. Dotted: chance."
     if before is not None:

@@ -104,7 +104,7 @@ def claims_of(runs: Sequence[RunView]) -> pd.DataFrame:
 
 
 def claim_inputs(run: RunView) -> ClaimInputs:
-    """What the claims are decided from, of a run folder."""
+    """Read what the claims are decided from out of a run folder."""
     tables = {"pathways": run.pathways, "strict": run.strict, "findings": run.findings}
     return from_tables(run.info, tables | run.evidence, run.samples)
 
@@ -181,7 +181,7 @@ def _block(row: Mapping[str, Any], single: Sequence[Column]) -> tuple[Kind, str]
 
     A name with a comma in it may be one dataset: `single` tells which columns are.
     """
-    if str(row["claim"]).startswith(("figure-", "reading-")):
+    if str(row["claim"]).startswith("figure-"):
         return "figure", str(row["model"])
     if _column(row) in single:
         return "dataset", ""

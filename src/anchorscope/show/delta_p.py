@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -10,7 +11,7 @@ import pandas as pd
 
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import MODES, Mode
-from anchorscope.run_folder.view import RunView, where
+from anchorscope.run_folder.view import RunView, records, where
 from anchorscope.show.charts import (
     Chart,
     View,
@@ -165,9 +166,12 @@ def _counts(panels: Sequence[Panel], titles: Mapping[str, str]) -> str:
     """How many questions are behind the curves of each panel: Q and A, where they are most."""
     parts = []
     for panel in panels:
-        table = pd.concat([run.layers for run in panel.runs])
-        sums = table.groupby(["dataset", "mode", "layer"])["n"].sum().groupby("dataset").max()
-        counts = [f"{sums[name]} {title}" for name, title in titles.items() if sums.get(name)]
+        sums: Counter[tuple[str, str, int]] = Counter()
+        for row in records(pd.concat([run.layers for run in panel.runs])):
+            sums[row["dataset"], row["mode"], row["layer"]] += int(row["n"])
+        most = {name: max((n for key, n in sums.items() if key[0] == name), default=0)
+                for name in titles}  # fmt: skip
+        counts = [f"{most[name]} {title}" for name, title in titles.items() if most[name]]
         each = ", ".join(count.replace(" ", "\u00a0") for count in counts)  # kept on one line
         parts.append(each if len(panels) == 1 else f"{panel.title}: {each}")
     return "n\u00a0=\u00a0" + ("; ".join(parts) or "0")

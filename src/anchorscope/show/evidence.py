@@ -134,10 +134,10 @@ def patching_chart(run: RunView) -> Chart:
 
 def _donors(run: RunView) -> str:
     """How many matched donors share the relation, and change the prompt's length."""
-    donors = where(run.donors, kind="matched")
-    if donors.empty:
+    donors = records(where(run.donors, kind="matched"))
+    if not donors:
         return ""
-    same, resized = (int(donors[name].astype(bool).sum()) for name in ("same_relation", "resized"))
+    same, resized = (sum(bool(d[name]) for d in donors) for name in ("same_relation", "resized"))
     return (
         f" Of {len(donors)} matched donors {same} share the relation, and {resized} have another "
         "number of tokens."
@@ -316,15 +316,16 @@ def head_map(run: RunView, dataset: str) -> np.ndarray:
 
     A head that is read at several layers shows their mean.
     """
-    table = run.evidence["heads"]
-    tried = cast(pd.DataFrame, table.loc[(table["head"] >= 0) & (table["set"] == "")])
-    if tried.empty:
-        return np.full((1, 1), np.nan)
+    tried = [r for r in records(run.evidence["heads"]) if r["head"] >= 0 and r["set"] == ""]
+    effects: dict[tuple[int, int], list[float]] = {}
+    for row in tried:
+        own = effects.setdefault((int(row["block"]) - 1, int(row["head"])), [])
+        own += [row["delta_p"]] if row["dataset"] == dataset else []
     # As large for every dataset, so that maps can be laid side by side.
-    out = np.full((int(tried["block"].max()), int(tried["head"].max()) + 1), np.nan)
-    means = where(tried, dataset=dataset).groupby(["block", "head"])["delta_p"].mean()
-    for (block, head), effect in means.items():
-        out[int(block) - 1, int(head)] = effect
+    blocks, heads = (1 + max((place[axis] for place in effects), default=0) for axis in (0, 1))
+    out = np.full((blocks, heads), np.nan)
+    for place, each in effects.items():
+        out[place] = np.mean(each) if each else np.nan
     return out
 
 

@@ -199,11 +199,9 @@ def _cautions(run: RunView, row: Row) -> list[str]:
                 f"The probe at layer {layer} is not shown to be better than chance (AUROC {shown}):"
                 " its predictions, and so its flips, may mean nothing."
             )
-    sizes = where(run.layers, dataset=dataset, layer=layer)
-    if len(small := sizes[sizes["n"] < FEW]):
-        names = ", ".join(
-            f"{r['pathway']} {int(r['n'])} in {r['mode']} mode" for r in records(small)
-        )
+    sizes = records(where(run.layers, dataset=dataset, layer=layer))
+    small = [f"{r['pathway']} {r['n']} in {r['mode']} mode" for r in sizes if r["n"] < FEW]
+    if names := ", ".join(small):
         found.append(f"Few samples ({names}): intervals from so few are too narrow to be trusted.")
     return found
 
@@ -369,24 +367,22 @@ def controls(run: RunView) -> Table:
 
 def output(run: RunView) -> dict[str, Table]:
     """What each pass does to the log-probability of the model's own answer, by pathway."""
-    names, by_pass = intervention_names(run.controls), []
-    table = where(run.output, predicted="all")
+    names, by_pass, associated = intervention_names(run.controls), [], []
     for dataset, title in run.titles.items():
-        for name in dict.fromkeys(table["pass"]):
-            rows = where(table, dataset=dataset).set_index("pathway")
-            rows = {str(row.name): row for _, row in rows[rows["pass"] == name].iterrows()}
-            if {"Q", "A"} <= rows.keys():
-                label = names.get(name, (name,))[0]
-                cells = [with_span(rows[p], "delta_log_p", two_digits) for p in "QA"]
-                ranks = [short_rank(float(rows[p]["rank"])) for p in "QA"]
-                by_pass.append([title, label, *cells, *ranks])
-    associated = []
-    for dataset, title in run.titles.items():
+        own: dict[str, dict[str, Row]] = {}
+        for row in records(where(run.output, predicted="all", dataset=dataset)):
+            own.setdefault(str(row["pass"]), {})[str(row["pathway"])] = row
+        for name, rows in own.items():
+            groups = [rows[pathway] for pathway in "QA" if pathway in rows]
+            cells = [with_span(row, "delta_log_p", number) for row in groups]
+            ranks = [_short_rank(float(row["rank"])) for row in groups]
+            if len(groups) == 2:
+                by_pass.append([title, names.get(name, (name,))[0], *cells, *ranks])
         for verdict in ("right", "wrong"):
-            rows = where(run.associated, dataset=dataset, verdict=verdict).set_index("pathway")
-            if {"Q", "A"} <= set(rows.index):
-                cells = [with_span(rows.loc[p], "associated", percent) for p in "QA"]
-                associated.append([title, verdict, *cells])
+            rows = records(where(run.associated, dataset=dataset, verdict=verdict))
+            shares = {row["pathway"]: with_span(row, "associated", percent) for row in rows}
+            if {"Q", "A"} <= shares.keys():
+                associated.append([title, verdict, shares["Q"], shares["A"]])
     head = ["Dataset", "Hidden", "Δ log P, Q", "Δ log P, A", "Rank, Q", "Rank, A"]
     return {
         "by_pass": Table(head, by_pass, text_columns=2),
@@ -394,8 +390,10 @@ def output(run: RunView) -> dict[str, Table]:
     }
 
 
-def short_rank(rank: float) -> str:
-    """A median rank without decimals where it has none."""
+def _short_rank(rank: float) -> str:
+    """A median rank, without decimals where it has none; an empty group has none at all."""
+    if pd.isna(rank):
+        return "not measured"
     return f"{rank:,.0f}" if rank == round(rank) or rank >= 10 else f"{rank:.1f}"
 
 
@@ -439,7 +437,7 @@ def examples(run: RunView) -> list[dict[str, Any]]:
 
 
 def agreeing(run: RunView, dataset: str, layer: int) -> pd.DataFrame:
-    """Paper-mode rows whose group the strict probe gives too: examples both readings share."""
+    """Keep the paper-mode rows whose group the strict probe confirms, as examples."""
     rows = where(run.pathways, dataset=dataset, layer=layer)
     strict = where(rows, mode="strict")
     same = set(zip(strict["id"], strict["pathway"], strict=True))

@@ -79,7 +79,7 @@ def codes(text: str) -> str:
 
 
 def _hidden(letter: str) -> bool:
-    """Whether a reader would not see this character, or would see the others moved by it."""
+    """Whether a character is invisible or changes the direction of text."""
     if letter == " ":
         return False
     blank = letter in _BLANK or "\ufe00" <= letter <= "\ufe0f"

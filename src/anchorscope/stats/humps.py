@@ -85,7 +85,7 @@ def dip_p(statistic: float, n: int) -> float:
 
 
 def _break_ties(x: np.ndarray) -> np.ndarray:
-    """The sorted values with equal ones pulled apart by next to nothing.
+    """Sort the values and separate equal ones by a tiny amount.
 
     A heap of equal values is a narrow peak: only at the mode can a one-hump law follow it.
     """
@@ -256,7 +256,7 @@ def _initial_mixture(x: np.ndarray, seed: int) -> _Mixture:
 
 
 def two_clusters(x: np.ndarray, *, seed: int) -> np.ndarray:
-    """Which of the numbers [shift], not all alike, belong to the second cluster of k-means.
+    """Split numbers [shift] into two k-means clusters; True for the second.
 
     scikit-learn's KMeans, begun once, gives the same (tested). It takes three times as long, and a
     second to import in every process.

@@ -88,7 +88,7 @@ def class_weights(y: np.ndarray, learns: np.ndarray, balance: str) -> np.ndarray
 def to_single(
     coefficients: np.ndarray, intercept: np.ndarray, x: np.ndarray, learns: np.ndarray
 ) -> Coefficients:
-    """The fits with coefficients in single precision, as they are saved.
+    """Round the fits' coefficients to single precision, as they are saved.
 
     Each intercept takes up what the rounding moves at the mean of the fit's own rows `learns`
     [fit, question]: far from zero that would be much more than the rounding itself.
@@ -293,7 +293,7 @@ class _Descent:
         self.history: deque[tuple[np.ndarray, ...]] = deque(maxlen=MEMORY)
 
     def run(self, most: int) -> tuple[np.ndarray, int]:
-        """The points once no slope is above its tolerance, and how many fits `most` steps left."""
+        """Descend until no slope is above its tolerance; count the fits that `most` steps left."""
         final, numbers = np.zeros_like(self.point), np.arange(len(self.point))
         for _ in range(most):
             still_open = np.abs(self.slope).max(axis=1) > self.tolerance
@@ -346,7 +346,7 @@ class _Descent:
     def _search_line(
         self, direction: np.ndarray, along: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """How far to go [fit], and p there: Newton's method along the line."""
+        """Search each fit's step size [fit] by Newton's method; return it with p there."""
         y, share, C = self.fits.y, self.fits.share, self.fits.C
         inner, square = (
             _dot(part[:, :-1], direction[:, :-1]) / C for part in (self.point, direction)

@@ -120,7 +120,7 @@ def _explanations(
 
 
 def _distance(states: Tensor, own: Tensor, shift: int = 0) -> float:
-    """How far states [token, layer, width] are from own ones `shift` tokens later, at the end."""
+    """Compare states [token, layer, width] with the model's own ones `shift` tokens later."""
     begin, stop = max(0, -shift), min(len(states), len(own) - shift)
     if abs(len(states) - len(own)) > abs(shift) or stop <= begin:
         return torch.inf

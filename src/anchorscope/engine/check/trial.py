@@ -172,7 +172,7 @@ def check_long(model: Model, limit: float) -> tuple[str, bool, str]:
 
 
 def _long(model: Model, window: int) -> float:
-    """How far a knocked-out row whose turn begins behind the first window is from stock."""
+    """Compare a knocked-out row that begins after the first window with stock attention."""
     prompt = prompts_for(model)[0]
     front = prompt[:PREFIX] * (window // PREFIX + 1)
     sample = mark_positions((*front, *prompt[PREFIX:]), prompt[:3], 0, start=len(front))

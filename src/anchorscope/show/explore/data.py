@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
@@ -65,13 +65,14 @@ def run_data(
         for at, (name, title) in enumerate(titles.items())
         if name in run.titles
     ]
-    shown = run.findings[["dataset", "layer", "finding", "why"]]
+    shown = ("dataset", "layer", "finding", "why")
+    findings = [{key: row[key] for key in shown} for row in records(run.findings)]
     head = {
         "model": name,
         "layers": layers_of(run),
         "unit": run.unit,
-        "start": int(shown["layer"].iloc[0]),
-        "findings": records(shown),
+        "start": findings[0]["layer"],
+        "findings": findings,
         "modes": list(MODES),
         "verdicts": list(VERDICTS),
         "types": list(KINDS),
@@ -128,46 +129,33 @@ def _block(
 ) -> dict[str, Any]:
     """Some of the samples: texts as lists, numbers packed; datasets by their place in `names`."""
     block = samples[at]
-    return {
+    known = [s.question.popularity for s in block]
+    values = {
         "n": len(block),
-        **_texts(block, names),
+        "id": [s.id for s in block],
+        "question": [s.question.text for s in block],
+        "answer": [s.answer.text for s in block],
+        "accepted": [list(s.question.answers) for s in block],
+        "relation": [s.question.relation or "" for s in block],
+        "finder": [s.finder for s in block],
+        "spans": [[list(span) for span in s.spans] for s in block],
+        "answer_span": [list(s.answer_span) if s.answer_span else None for s in block],
+        "dataset": _codes([names.index(s.question.dataset) for s in block]),
+        "verdict": _codes([VERDICTS.index(s.verdict) for s in block]),
+        "type": _codes([_type(s) for s in block]),
+        "popularity": _packed([np.nan if value is None else value for value in known], "<f4"),
         "logits": {
             name: {mode: halves(by_mode[mode][at]) for mode in MODES}
             for name, by_mode in beliefs.logits.items()
         },
         "pathway": {mode: _codes(beliefs.pathway[mode][at]) for mode in MODES},
-        **_packed_tokens(tokens, at),
     }
-
-
-def _texts(samples: Sequence[Sample], datasets: Sequence[str]) -> dict[str, Any]:
-    return {
-        "id": [s.id for s in samples],
-        "question": [s.question.text for s in samples],
-        "answer": [s.answer.text for s in samples],
-        "accepted": [list(s.question.answers) for s in samples],
-        "relation": [s.question.relation or "" for s in samples],
-        "finder": [s.finder for s in samples],
-        "spans": [[list(span) for span in s.spans] for s in samples],
-        "answer_span": [list(s.answer_span) if s.answer_span else None for s in samples],
-        "dataset": _codes([datasets.index(s.question.dataset) for s in samples]),
-        "verdict": _codes([VERDICTS.index(s.verdict) for s in samples]),
-        "type": _codes([_type(s) for s in samples]),
-        "popularity": _floats(
-            np.nan if s.question.popularity is None else s.question.popularity for s in samples
-        ),
-    }
-
-
-def _packed_tokens(tokens: Tokens | NoTokens, at: slice) -> dict[str, str]:
-    if isinstance(tokens, NoTokens):
-        return {}
-    ids, roles = tokens.ids[at], tokens.roles[at]
-    return {
-        "token_counts": _integers(len(each) for each in ids),
-        "tokens": _integers(id for each in ids for id in each),
-        "roles": _codes(np.concatenate(roles)),
-    }
+    if not isinstance(tokens, NoTokens):
+        ids = tokens.ids[at]
+        values["token_counts"] = _packed([len(each) for each in ids], "<i4")
+        values["tokens"] = _packed([id for each in ids for id in each], "<i4")
+        values["roles"] = _codes(np.concatenate(tokens.roles[at]))
+    return values
 
 
 def _type(sample: Sample) -> int:
@@ -216,23 +204,14 @@ def halves(values: np.ndarray) -> str:
     exact = np.asarray(values, dtype=np.float64)
     rounded = np.clip(exact, -_LARGEST_HALF, _LARGEST_HALF).astype("<f2")
     lost = (exact > 0) & (rounded == 0)
-    return _base64(np.where(lost, np.float16(_SMALLEST_HALF), rounded).astype("<f2"))
-
-
-def _floats(values: Iterable[float]) -> str:
-    """Numbers as base64 of single precision."""
-    return _base64(np.fromiter(values, dtype="<f4"))
-
-
-def _integers(values: Iterable[int]) -> str:
-    """Numbers as base64 of 32 bits."""
-    return _base64(np.fromiter(values, dtype="<i4"))
+    return _packed(np.where(lost, np.float16(_SMALLEST_HALF), rounded), "<f2")
 
 
 def _codes(values: np.ndarray | list[int]) -> str:
     """Numbers from 0 to 255 as base64."""
-    return _base64(np.asarray(values, dtype=np.uint8))
+    return _packed(values, "u1")
 
 
-def _base64(array: np.ndarray) -> str:
-    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
+def _packed(values: np.ndarray | Sequence[float], dtype: str) -> str:
+    """Numbers of this type as base64."""
+    return base64.b64encode(np.ascontiguousarray(values, dtype=dtype).tobytes()).decode("ascii")

@@ -85,7 +85,7 @@ def _inside(runs: Sequence[RunView], parts: Sequence[RunData]) -> str:
 
 
 def _beside(runs: Sequence[RunView], parts: Sequence[RunData], folder: Path) -> str:
-    """The page whose blocks are files in `folder`, written here; those of an earlier page go."""
+    """Write the page's blocks as files in `folder`; remove those of an earlier page."""
     earlier = _blocks_of_a_page(folder)
     folder.mkdir(exist_ok=True)
     remove_partials(folder)

@@ -1,4 +1,4 @@
-"""What the run's probes say under every pass whose states the run folder holds."""
+"""Read the run's probes under every pass whose states are stored."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -55,33 +56,32 @@ def tokens_of(samples: Sequence[Sample], model: Mapping[str, Any]) -> Tokens | N
         if sample.question.text.strip() not in _decode(tokenizer, sample.prompt_ids):
             return NoTokens(f"{file} does not give back the questions of this run")
     shared = _shared(samples)
-    ids = tuple(_own_ids(sample, len(shared[sample.question.dataset])) for sample in samples)
-    used = {id for part in (*shared.values(), *ids) for id in part}
-    roles = tuple(_roles(sample, len(shared[sample.question.dataset])) for sample in samples)
-    return Tokens({id: piece(tokenizer, id) for id in sorted(used)}, shared, ids, roles)
+    ids, roles = [], []
+    for sample in samples:
+        start = len(shared[sample.question.dataset])
+        ids.append((*sample.prompt_ids[start:], *sample.answer.token_ids))
+        roles.append(_roles(sample)[start:])
+    used = sorted({id for part in (*shared.values(), *ids) for id in part})
+    return Tokens({id: piece(tokenizer, id) for id in used}, shared, tuple(ids), tuple(roles))
 
 
 def tokenizer_file(source: str, revision: str | None) -> Path | None:
     """tokenizer.json of the model, if it is on this machine; nothing is fetched or converted."""
-    path = path_of(source)
-    if path.suffix == ".gguf":
-        return _there(folder_of(path) / _FILE) if path.is_file() else None
-    return _there(path / _FILE) if path.is_dir() else _in_hub_cache(source, revision)
-
-
-def _there(file: Path) -> Path | None:
-    return file if file.is_file() else None
-
-
-def _in_hub_cache(name: str, revision: str | None) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    try:
-        file = try_to_load_from_cache(name, _FILE, revision=revision)
-    except HFValidationError:  # the path of a folder that is gone
-        return None
-    return Path(file) if isinstance(file, str) else None
+    path = path_of(source)
+    if path.suffix == ".gguf":
+        file = folder_of(path) / _FILE if path.is_file() else None
+    elif path.is_dir():
+        file = path / _FILE
+    else:
+        try:
+            cached = try_to_load_from_cache(source, _FILE, revision=revision)
+        except HFValidationError:  # the path of a folder that is gone
+            return None
+        file = Path(cached) if isinstance(cached, str) else None
+    return file if file is not None and file.is_file() else None
 
 
 def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
@@ -100,22 +100,14 @@ def _shared(samples: Sequence[Sample]) -> dict[str, tuple[int, ...]]:
     for name in dict.fromkeys(sample.question.dataset for sample in samples):
         own = [sample for sample in samples if sample.question.dataset == name]
         first = min((min(s.question_tokens, default=0) for s in own), default=0)
-        shared[name] = _common([s.prompt_ids for s in own])[:first]
+        # What the first and the last prompt in order begin with, all do.
+        low, high = (choose(s.prompt_ids for s in own) for choose in (min, max))
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False))
+        shared[name] = tuple(id for id, _ in same)[:first]
     return shared
 
 
-def _common(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The ids that all prompts begin with: those of the first and the last in order do."""
-    low, high = min(prompts), max(prompts)
-    differ = (at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b)
-    return low[: next(differ, len(low))]
-
-
-def _own_ids(sample: Sample, shared: int) -> tuple[int, ...]:
-    return (*sample.prompt_ids[shared:], *sample.answer.token_ids)
-
-
-def _roles(sample: Sample, shared: int) -> np.ndarray:
+def _roles(sample: Sample) -> np.ndarray:
     prompt = len(sample.prompt_ids)
     roles = np.zeros(prompt + len(sample.answer.token_ids), dtype=np.uint8)
     roles[prompt:] |= ANSWER
@@ -125,4 +117,4 @@ def _roles(sample: Sample, shared: int) -> np.ndarray:
         (EXACT_ANSWER, sample.exact_answer),
     ):
         roles[[at for at in positions if at < len(roles)]] |= bit
-    return roles[shared:]
+    return roles
