@@ -269,26 +269,27 @@ def summary(rows: pd.DataFrame, table: pd.DataFrame) -> Iterator[str]:
     null, true = table[~table["true"]], table[table["true"]]
     if len(null):
         worst = null.loc[(null["two-pathways"] / null["seeds"]).idxmax()]
+        every = rate(np.arange(null["seeds"].sum()) < null["two-pathways"].sum())
         yield (
-            f"In {null['seeds'].sum():,} simulated worlds without pathways ({len(null)} settings, "
-            f"{null['seeds'].min()} to {null['seeds'].max()} seeds each) the rule found two in "
-            f"{null['two-pathways'].sum()}; at most {worst['two-pathways']} of {worst['seeds']} "
-            f"(*{worst['world']}*, width {worst['width']}, {worst['samples']:,} samples).\n"
+            f"In {null['seeds'].sum():,} simulated worlds without pathways ({len(null)} settings "
+            f"of {null['seeds'].min()} to {null['seeds'].max()} seeds) the rule found two in "
+            f"{null['two-pathways'].sum()} (95 % interval {every.low:.1%} to {every.high:.1%}; "
+            f"within a setting at most {worst['two-pathways']} of {worst['seeds']}, which may be "
+            f"up to {worst['found_high']:.0%}).\n"
         )
-    ruled_out = true["uniform"] + true["no-effect"]
-    kinds = int(true["explained"].sum())
     yield (
-        f"In {true['seeds'].sum():,} worlds with pathways it said `uniform` or `no-effect`, "
-        f"without which no claim `fails`, in {ruled_out.sum()}, and `explained` in {kinds}.\n"
+        f"In {true['seeds'].sum():,} worlds with pathways it said `uniform` or `no-effect`, the "
+        f"only findings under which the claim `fails`, in "
+        f"{(true['uniform'] + true['no-effect']).sum()}, and `explained` in "
+        f"{int(true['explained'].sum())}.\n"
     )
-    for width, part in rows[rows["states"] == ""].groupby("width"):
-        by_setting = [group for _, group in part.groupby(list(KEYS), dropna=False)]
-        held = sum(int(covered(group).sum()) for group in by_setting)
-        intervals = int(np.isfinite(part["low"]).sum())
-        lowest = min(covered(group).mean() for group in by_setting)
+    for width, part in table[table["states"] == ""].groupby("width"):
+        held, intervals = part["covered"].sum(), part["intervals"].sum()
+        worst = part.loc[(part["covered"] / part["intervals"]).idxmin()]
         yield (
             f"At width {width} the 95 % interval of the gap held the mean gap of its kind of world "
-            f"in {held:,} of {intervals:,} ({held / intervals:.0%}; at worst {lowest:.0%}).\n"
+            f"in {held / intervals:.0%} ({held:,} of {intervals:,}; at worst {worst['covered']} of "
+            f"{worst['intervals']}, in *{worst['world']}* with {worst['samples']:,} samples).\n"
         )
     lost = rows[(rows["world"] == "to-the-prior") & (rows["planted"] > 0)]
     if len(lost):
