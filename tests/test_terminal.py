@@ -51,6 +51,13 @@ def test_a_line_of_json_says_the_same_after_escaping():
     assert visible("one\n\ttwo é 日本") == "one\n\ttwo é 日本"
 
 
+def test_the_id_of_a_question_is_no_emoji():
+    from anchorscope.cli.terminal import Terminal
+
+    Terminal(file=(file := io.StringIO()), width=80).print("triviaqa:train:7", markup=False)
+    assert file.getvalue() == "triviaqa:train:7\n"
+
+
 def test_colours_of_our_own_stay():
     from anchorscope.cli.terminal import Terminal
 

@@ -43,10 +43,10 @@ def echo(text: str = "", *, err: bool = False) -> None:
 
 
 class Terminal(Console):
-    """A rich console that escapes control characters in texts."""
+    """A rich console that escapes control characters in texts and draws no emoji for `:train:`."""
 
     def __init__(self, *, highlight: bool = False, **options: Any) -> None:
-        super().__init__(highlight=highlight, **options)
+        super().__init__(highlight=highlight, emoji=False, **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
