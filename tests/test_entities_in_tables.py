@@ -10,6 +10,7 @@ import pytest
 from kit.piece_inputs import inputs_for
 
 from anchorscope.claims.inputs import ClaimInputs
+from anchorscope.config import Config
 from anchorscope.detect.tables import detectors_table
 from anchorscope.evidence.answer_only import answer_only_table, question_probe_table
 from anchorscope.evidence.awareness import awareness_tables
@@ -20,7 +21,7 @@ from anchorscope.evidence.pieces import PREDICTED
 from anchorscope.evidence.saliency import saliency_table
 from anchorscope.evidence.windows import windows_table
 from anchorscope.pathways.effects import controls_table, layers_table, pathways_table, probes_table
-from anchorscope.pathways.strict_tables import refit
+from anchorscope.pathways.strict_tables import refit_columns
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES
@@ -147,14 +148,15 @@ def test_a_question_asked_twice_narrows_no_interval(name: str):
 
 
 def test_a_refit_takes_entities():
-    for readings, factor in ((asked(2, named=True), 1.0), (asked(2, named=False), np.sqrt(0.5))):
-        logits, once = [(of.of("paper")[:, 0], of.of("paper", "knockout")[:, 0])
-                        for of in (readings, asked(1, named=True))]  # fmt: skip
-        rows = rows_of(readings)
-        how = {"z": Z[rows], "fold": FOLD[rows], "entity": readings.entity}
-        seen = refit(STATES[rows], KNOCKED[rows], logits[1], **how).clean_probe
-        alone = refit(STATES, KNOCKED, once[1], z=Z, fold=FOLD).clean_probe
-        assert _width(seen) / _width(alone) == pytest.approx(factor, abs=0.08)
+    widths = {}
+    for times, named in ((1, True), (2, True), (2, False)):
+        readings = asked(times, named=named)
+        states = tuple(values[rows_of(readings)] for values in (STATES, KNOCKED))
+        options = {"config": Config(), "entity": readings.entity}
+        found = refit_columns(states, readings, 1, **options)
+        widths[times, named] = found["knockout_auroc_high"] - found["knockout_auroc_low"]
+    assert widths[2, True] / widths[1, True] == pytest.approx(1.0, abs=0.08)
+    assert widths[2, False] / widths[1, True] == pytest.approx(np.sqrt(0.5), abs=0.08)
 
 
 def test_the_curves_of_the_claims_draw_entities():
@@ -179,7 +181,3 @@ def test_a_test_that_takes_questions_as_independent_gives_way():
         p[times, named] = table[keep].set_index("measure").loc["popularity", "p"]
     assert p[2, True] == pytest.approx(p[1, True], rel=0.5)
     assert p[2, False] < 0.5 * p[1, True]
-
-
-def _width(estimate) -> float:
-    return estimate.high - estimate.low
