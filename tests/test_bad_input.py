@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import sys
 
 import pytest
 from test_detect_files import run, saved
@@ -108,6 +110,13 @@ def test_of_rows_that_differ_in_popularity_alone_the_files_order_chooses_none(tm
         (folder / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in order))
         kept.append(load_questions(folder / "q.jsonl").questions)
     assert kept[0] == kept[1]
+
+
+def test_a_packed_file_that_unfolds_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["anchorscope.datasets.from_file"], "MOST_LINE", 1000)
+    (tmp_path / "q.jsonl.gz").write_bytes(gzip.compress(b" " * 5000))
+    with pytest.raises(UserError, match="more than is read: 1000 characters in a line"):
+        load_questions(tmp_path / "q.jsonl.gz")
 
 
 @pytest.mark.parametrize(("options", "said"), [

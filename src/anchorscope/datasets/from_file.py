@@ -7,7 +7,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO, cast
@@ -26,6 +26,8 @@ NOT_READABLE = (
     OSError, EOFError, ValueError, RecursionError, csv.Error, zlib.error, NotImplementedError,
     KeyError, TypeError, OverflowError, MemoryError,
 )  # fmt: skip
+# A few packed kilobytes may unpack into terabytes: what is read at most.
+MOST_LINE, MOST_TEXT, MOST_ROWS = 1 << 24, 1 << 32, 50_000_000
 
 
 def from_file(
@@ -120,13 +122,24 @@ def _jsonl(path: Path) -> list[Row | str]:
     opened = gzip.open if path.suffix.lower() == ".gz" else open
     rows: list[Row | str] = []
     with opened(path, "rt", encoding="utf-8-sig") as file:
-        for line in filter(str.strip, cast(IO[str], file)):
+        for line in filter(str.strip, _bounded_lines(cast(IO[str], file))):
             try:
                 row = json.loads(line)
                 rows.append(row if isinstance(row, dict) else "is no JSON object")
             except ValueError:
                 rows.append("is no JSON")
     return rows
+
+
+def _bounded_lines(file: IO[str]) -> Iterator[str]:
+    """Read a file line by line, never more than the bounds."""
+    read = 0
+    while line := file.readline(MOST_LINE + 1):
+        read += len(line)
+        if len(line) > MOST_LINE or read > MOST_TEXT:
+            most = f"{MOST_LINE} characters in a line and {MOST_TEXT} in all"
+            raise ValueError(f"it holds more than is read: {most}")
+        yield line
 
 
 def _json(path: Path) -> list[Row | str]:
@@ -148,6 +161,10 @@ def _table(path: Path, delimiter: str = ",") -> list[Row | str]:
 def _parquet(path: Path) -> list[Row | str]:
     import pyarrow.parquet  # slow to import, and needed for this one kind of file only
 
+    about = pyarrow.parquet.read_metadata(path)
+    size = sum(about.row_group(group).total_byte_size for group in range(about.num_row_groups))
+    if about.num_rows > MOST_ROWS or size > MOST_TEXT:
+        raise ValueError(f"it holds more than is read: {MOST_ROWS} rows and {MOST_TEXT} bytes")
     return pyarrow.parquet.read_table(path).to_pylist()
 
 
