@@ -92,7 +92,7 @@ def measure_curve(
 
 
 def _curve(
-    name: str, statement: str, statistic: Statistic, region: Region, **options: str
+    name: str, statement: str, statistic: Statistic, region: Region, **options: Any
 ) -> Claim:
     measure = partial(measure_curve, statistic=statistic, region=region)
     return Claim(name=name, statement=statement, source="figure", measure=measure, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -89,9 +90,9 @@ class ClaimInputs:
     @cached_property
     def _rows(self) -> dict[Any, pd.DataFrame]:
         """The rows of each dataset and mode: found once, as there are many of them."""
-        found = dict(iter(self.pathways.groupby(["dataset", "mode"], sort=False)))
-        none = self.pathways.iloc[:0]
-        return {(d, mode): found.get((d, mode), none) for d in self.titles for mode in MODES}
+        found: dict[Any, pd.DataFrame] = defaultdict(lambda: self.pathways.iloc[:0])
+        found.update(iter(self.pathways.groupby(["dataset", "mode"], sort=False)))
+        return {(d, mode): found[d, mode] for d in self.titles for mode in MODES}
 
     def _curves(self, dataset: str, mode: Mode) -> Curves:
         rows = self._rows[dataset, mode]
@@ -131,7 +132,7 @@ def from_tables(
         seed=int(config.get("seed", 0)),
         resamples=int(config.get("resamples", 500)),
         evidence={name: table for name, table in tables.items() if name in EVIDENCE},
-        entity=dict(zip(named["id"], named.get("entity", ()), strict=True)),
+        entity=dict(zip(named["id"], named["entity"], strict=True)) if "entity" in named else {},
     )
 
 

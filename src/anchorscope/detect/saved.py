@@ -62,10 +62,10 @@ def _no_controls(text: str) -> str:
 def _fact(value: Any) -> Any:
     if isinstance(value, str) and len(value) <= 1000:
         return _no_controls(value)
-    # No NaN is within these bounds.
-    if value is not None and not (type(value) in (int, float) and abs(value) <= 1e12):
-        raise ValueError("a finite number, null, or a text of 1000 characters at most is accepted")
-    return value
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is None or (number and abs(float(value)) <= 1e12):  # no NaN is within this bound
+        return value
+    raise ValueError("a finite number, null, or a text of 1000 characters at most is accepted")
 
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)

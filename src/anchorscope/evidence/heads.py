@@ -70,9 +70,9 @@ def top_sets(scores: pd.DataFrame, ids: Sequence[str], sizes: Sequence[int] = TO
     """
     single = scores[(scores["set"] == "") & scores["id"].isin(list(ids))]
     logits = (np.asarray(single[name]) for name in ("logit_clean", "logit_knockout"))
-    mean = single.assign(effect=delta_p(*logits)).groupby(["block", "head"])["effect"].mean()
+    effects = single.assign(effect=delta_p(*logits)).groupby(["block", "head"])["effect"]
     # Stable over ordered pairs: of equal effects the lower block and head come first.
-    ranked = mean.sort_values(kind="stable").index
+    ranked = cast(pd.Series, effects.mean()).sort_values(kind="stable").index.to_list()
     heads = tuple((int(block), int(head)) for block, head in ranked)
     return [
         HeadSet(block=0, head=-size, set=f"top{size}", heads=heads[:size])

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -114,7 +114,8 @@ class ProbeSet:
                 raise ValueError(f"{_WEIGHTS} is not the file {_ABOUT} was written for")
             fields = {name: description[name] for name in _FIELDS}
             fields["probes"] = tuple(fields["probes"])
-            return cls(**fields, **load(weights))
+            arrays: dict[str, Any] = load(weights)
+            return cls(**fields, **arrays)
         except (OSError, ValueError, SafetensorError, KeyError, TypeError) as error:
             raise UserError(
                 f"No probes could be read from {folder}: a file is missing or damaged ({error}). "

@@ -343,7 +343,8 @@ def _checked(table: pd.DataFrame, run: RunView, file: Path) -> pd.DataFrame:
     if key := table_columns.KEYS.get(file.stem):
         _require_once(table, file, key)
         most = run.model.get("blocks") or float("inf")
-        bands = [word for band in table.get("layers", ()) for word in band.split() or [""]]
+        texts = cast(pd.Series | tuple[()], table.get("layers", ()))
+        bands = [word for band in texts for word in band.split() or [""]]
         layers = [float(word) if word.isdecimal() else 0.0 for word in bands]  # of '7 8 9'
         for layer in [*table["layer"].unique(), *layers]:
             if not (1 <= layer <= most and layer % 1 == 0):
