@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -385,13 +386,20 @@ def load_from(place: str | Path, *, revision: str | None = None) -> dict[str, An
         return load_folder(folder)
     from huggingface_hub import snapshot_download
 
-    def fetch(again: bool) -> Path:
-        kept = {"revision": revision, "allow_patterns": list(FILES), "force_download": again}
-        return Path(snapshot_download(name, **kept))
+    def fetch(cache: str | None = None, *, again: bool = False) -> Path:
+        return Path(
+            snapshot_download(
+                name,
+                revision=revision,
+                cache_dir=cache,
+                allow_patterns=list(FILES),
+                force_download=again,
+            )
+        )
 
     try:
         try:
-            files = fetch(again=False)
+            files = fetch()
         except OSError as error:
             # The hub's library continues a file that broke off, with whatever is wrong in it.
             if "Consistency check failed" not in str(error):
@@ -399,8 +407,15 @@ def load_from(place: str | Path, *, revision: str | None = None) -> dict[str, An
             files = fetch(again=True)
         try:
             return load_folder(files)
-        except UserError:
-            return load_folder(fetch(again=True))
+        except UserError as refused:
+            # The cache also keeps what the hub wrongly said of its files, so another one is used.
+            with TemporaryDirectory() as cache:
+                try:
+                    found = load_folder(fetch(cache))
+                except Exception:
+                    raise refused from None
+            shutil.rmtree(files.parents[1], ignore_errors=True)
+            return found
     except UserError:
         raise
     except Exception as error:  # an answer that makes no sense ends in any error of the library's

@@ -77,7 +77,8 @@ class LinearProbe(ClassifierMixin, BaseEstimator):
 
     def predict(self, X) -> np.ndarray:
         """The more likely class of each state, [question]."""
-        return self.classes_[(self.decision_function(X) > 0).astype(int)]
+        positive = self.decision_function(X) > 0  # raises where there was no fit
+        return self.classes_[positive.astype(int)]
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
