@@ -83,14 +83,15 @@ def test_the_site_opened_as_files_draws_searches_and_asks_no_other_host(tmp_path
     page.on("request", lambda r: None if r.url.startswith("file:") else elsewhere.append(r.url))
     page.on("pageerror", lambda error: errors.append(str(error)))
     wanted = {
-        "Tutorial": "img[alt=png]",
-        "Results": ".figure svg",
-        "What a finding means": "text=cannot-tell",
-        "Your model": "text=anchorscope run --model meta-llama/Llama-3.2-1B",
+        "tutorial": "img[alt=png]",
+        "results": ".figure svg",
+        "what a finding means": "text=cannot-tell",
+        "your model": "text=anchorscope run --model meta-llama/Llama-3.2-1B",
     }
     for link, seen in wanted.items():  # what a stranger looks for is one click away
         page.goto((tmp_path / "index.html").as_uri())
-        page.locator(".cards").get_by_role("link", name=link).click()
+        with page.expect_navigation():
+            page.locator("article").get_by_role("link", name=link, exact=True).first.click()
         page.locator(seen).first.wait_for(state="visible")
     page.locator(".md-search__input").fill("knockout")
     page.locator(".md-search-result__item").first.wait_for(state="attached")
