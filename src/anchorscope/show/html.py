@@ -63,7 +63,7 @@ def page_style(name: str) -> str:
 
 
 def panel_style(dark: str) -> str:
-    """The style of the panels of one question, inside a page of somebody else.
+    """The style of the panels of one question, inside a page that is not ours.
 
     `dark` has the place of the dark colours: `{}` is a rule for them.
     """
