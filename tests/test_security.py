@@ -165,7 +165,7 @@ def test_every_reader_of_a_model_is_told_whether_its_code_may_run():
                 readers += 1
                 names = {of.arg or getattr(of.value, "id", "") for of in node.keywords}
                 assert names & (told | {"trust_remote_code"}), (file, node.lineno)
-    assert readers >= 10
+    assert readers >= 8
 
 
 def test_floors_lie_above_the_known_holes():

@@ -18,8 +18,7 @@ from pyarrow import ArrowException
 from anchorscope.datasets.from_file import extension, read_rows
 from anchorscope.detect.prompts import Exchange
 from anchorscope.detect.scored import Scored
-from anchorscope.errors import UserError, unknown
-from anchorscope.models.prompts import short
+from anchorscope.errors import UserError, short, unknown
 from anchorscope.progress import Progress, Quiet
 
 Fields = dict[str, Any]

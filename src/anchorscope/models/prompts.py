@@ -22,7 +22,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import BatchEncoding
 
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, short
 from anchorscope.models.load import Model
 from anchorscope.records import Shot, Span
 
@@ -148,11 +148,6 @@ def window_of(model: Model) -> int | None:
     """The tokens of the model's window; None where its config does not say."""
     config = getattr(getattr(model, "lm", None), "config", None)
     return getattr(config and config.get_text_config(), "max_position_embeddings", None)
-
-
-def short(text: str) -> str:
-    """A text in quotation marks for a message, shortened where it is long."""
-    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def generate_inputs(model: Model, prompts: Sequence[Sequence[int]]) -> BatchEncoding:

@@ -316,8 +316,9 @@ def _check(table: pd.DataFrame, run: RunView, file: Path) -> None:
         _require_among(table, file, "dataset", run.datasets)
     if key := table_columns.KEYS.get(file.stem):
         _require_once(table, file, key)
-        layers = pd.to_numeric(table["layer"]).tolist()
-        for band in table.get("layers", ()):  # "7 8 9"
+        layers: list[float] = table["layer"].tolist()
+        bands: list[str] = table["layers"].tolist() if "layers" in table else []
+        for band in bands:  # "7 8 9"
             layers += [float(word) if word.isdecimal() else 0 for word in band.split() or [""]]
         most = run.model.get("blocks") or float("inf")
         for layer in set(layers):
