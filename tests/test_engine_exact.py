@@ -26,8 +26,7 @@ from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT, NEUTRAL, QUESTION
 from anchorscope.models import Model
 
 
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(("attention", "side"), [("eager", "left"), ("sdpa", "right")])
 @pytest.mark.parametrize("intervention", [KNOCKOUT, QUESTION, NEUTRAL], ids=lambda i: i.name)
 def test_one_pass_equals_the_plain_way(tiny, intervention, attention, side):
     capped = getattr(tiny.lm.config, "attn_logit_softcapping", None) is not None
@@ -49,7 +48,7 @@ def test_one_pass_equals_a_loop_over_k(tiny):
         torch.testing.assert_close(fast[:, k - 1], plain[:, k - 1], **CLOSE)
 
 
-@pytest.mark.parametrize(("layers", "width"), [("single", 1), ("window:2", 2), ("window:3", 3)])
+@pytest.mark.parametrize(("layers", "width"), [("single", 1), ("window:2", 2), ("window:9", 9)])
 def test_windows_equal_a_loop_over_k(tiny, layers, width):
     fast = engine_states(tiny, SAMPLES, Intervention(name="w", layers=layers))
     for k in range(1, tiny.blocks + 1):
@@ -67,10 +66,12 @@ def test_an_empty_knockout_changes_nothing_bit_for_bit(tiny):
     blocks = torch.ones(rows, tiny.blocks, dtype=torch.bool)
     given = [None, Edges(none, blocks), Edges(~none, ~blocks, post=torch.zeros(rows).bool())]
     with Lease(tiny) as lease:
-        lease.observer = lambda weights: None  # as for edges cut after the softmax
         clean, empty, nowhere = (
             lease.run(
-                ids, Layout(at, at, 0, edges=edges), GrowingCache(tiny.blocks, queries)
+                ids,
+                Layout(at, at, 0, edges=edges),
+                GrowingCache(tiny.blocks, queries),
+                watch=lambda weights: None,  # as for edges cut after the softmax
             ).states
             for edges in given
         )
@@ -85,24 +86,14 @@ def test_a_cut_of_no_tokens_is_the_clean_pass_however_long_the_answer(tiny):
     torch.testing.assert_close(engine_states(tiny, bare, KNOCKOUT), plain, **CLOSE)
 
 
-def test_a_window_over_all_blocks_is_the_cumulative_knockout(tiny):
-    wide = engine_states(tiny, SAMPLES, Intervention(name="w", layers="window:9"))
-    full = engine_states(tiny, SAMPLES, KNOCKOUT)
-    torch.testing.assert_close(wide, full, **CLOSE)
-
-
 def test_batch_one_equals_batch_many(tiny):
     many = engine_states(tiny, SAMPLES, KNOCKOUT, budget=10_000)
     one = engine_states(tiny, SAMPLES, KNOCKOUT, budget=1)
     alone = torch.cat([engine_states(tiny, [s], KNOCKOUT) for s in SAMPLES])
     torch.testing.assert_close(many, one, **CLOSE)
     torch.testing.assert_close(many, alone, **CLOSE)
-
-
-def test_without_a_prefix(tiny):
-    with_one = engine_states(tiny, SAMPLES, KNOCKOUT)
-    without = engine_states(tiny, SAMPLES, KNOCKOUT, prefix=())
-    torch.testing.assert_close(with_one, without, **CLOSE)
+    without_prefix = engine_states(tiny, SAMPLES, KNOCKOUT, prefix=())
+    torch.testing.assert_close(many, without_prefix, **CLOSE)
 
 
 def test_answer_only_is_a_plain_pass_over_the_answer(tiny):
@@ -150,21 +141,6 @@ def zeroed_states(model: Model, sample: TokenPositions):
     return plain_states(model, [sample.ids], attention="zeroed")
 
 
-def test_blocked_weights_are_zero_and_rows_sum_to_one(tiny):
-    seen = []
-    hooks = [
-        a.register_forward_hook(lambda m, i, o: seen.append(o[1])) for a in tiny.parts.attentions
-    ]
-    try:
-        engine_states(tiny, SAMPLES[:1], KNOCKOUT, prefix=(), written_out=True)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    for weights in seen[tiny.blocks :]:  # the trunk's pass comes first
-        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights.sum(-1)))
-        assert (weights[..., list(SAMPLES[0].exact_question)] == 0).all()
-
-
 def test_nothing_stays_on_the_model(tiny):
     before = plain_states(tiny, [SAMPLES[0].ids])
     hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in tiny.lm.modules()]
@@ -201,7 +177,7 @@ def test_answers_equal_those_of_generate(tiny):
         assert answer.entropies == pytest.approx(entropies[: len(answer.token_ids)], abs=1e-4)
         first = torch.log_softmax(plain.scores[0][0], -1)
         assert answer.first_entropy == pytest.approx(-(first.exp() * first).sum().item(), abs=1e-4)
-        for n in range(1, len(answer.token_ids) + 1):
+        for n in {min(1, len(answer.token_ids)), len(answer.token_ids)} - {0}:
             state = plain_states(tiny, [prompt + answer.token_ids[:n]])[0]
             torch.testing.assert_close(states[n - 1], state, **CLOSE)
 

@@ -109,7 +109,9 @@ def _micro_batch(
         attention.append(weights if weights.requires_grad else weights.requires_grad_())
 
     with _frozen(lease.model.lm):
-        read = lease.run(tokens, layout, memory, head=True, watch=watch, logits_at=at)
+        read = lease.run(
+            tokens, layout, memory, head=True, watch=watch, gradients=True, logits_at=at
+        )
         assert read.logits is not None
         logit = held_out.logits([mark.id for mark in marks], read.states)
         # Rows do not see one another, so the sum's gradient is each row's own.
