@@ -254,7 +254,7 @@ def _across(tables: Tables, config: Config) -> Tables:
 
 
 PIECE = Piece(
-    tables=lambda inputs: {"heads": heads_table(inputs)} if "heads" in inputs.rows else {},
+    tables=lambda inputs: [lambda: {"heads": heads_table(inputs)}] if inputs.rows else [],
     across=_across,
     rows=("heads",),
     stages=("single heads", "top heads"),

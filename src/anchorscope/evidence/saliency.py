@@ -23,8 +23,7 @@ from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import Trunk
 from anchorscope.engine.interventions import TokenPositions, positions_of
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import CLEAN
-from anchorscope.engine.read import Row, edges_of, lay_out
+from anchorscope.engine.read import Row, edges_of, lay_out, unchanged_row
 from anchorscope.evidence.pieces import Piece, PieceInputs
 from anchorscope.evidence.shards import (
     HeldOut,
@@ -63,20 +62,17 @@ def saliency(
     `exact`: edges from E_Q; `question`: from all tokens of the question.
     """
     # The answer's tokens, all of whose states are asked for, on the clean trunk.
-    rows = [
-        Row(n, CLEAN, (), mark.ids[mark.answer_at :],
-            tuple(range(mark.answer_at, len(mark.ids))), range(0))
-        for n, mark in enumerate(marks)
-    ]  # fmt: skip
+    rows = [unchanged_row(mark, n, before=0) for n, mark in enumerate(marks)]
     out = np.full((len(marks), len(LOSSES), len(SOURCES), lease.model.blocks), np.nan)
 
     def work(batch: list[Row]) -> np.ndarray:
-        numbers = [row.number for row in batch]
-        positions, labels = [marks[n] for n in numbers], [wrong[n] for n in numbers]
-        return _micro_batch(lease, trunk, batch, positions, labels, held_out)
+        own = [row.number for row in batch]
+        labels = [wrong[n] for n in own]
+        return _micro_batch(lease, trunk, batch, [marks[n] for n in own], labels, held_out)
 
-    options = {"length": lambda row: len(row.ids), "then": lambda row: row.number}
-    for batch, by_row in in_batches(rows, work, **options, budget=budget):
+    for batch, by_row in in_batches(
+        rows, work, length=lambda row: len(row.ids), then=lambda row: row.number, budget=budget
+    ):
         out[[row.number for row in batch]] = by_row
     return out
 
@@ -163,9 +159,9 @@ def _lm_loss(logits: Tensor, row: Tensor, target: Tensor) -> Tensor:
 def _frozen(lm: nn.Module) -> Iterator[None]:
     """Keep parameters out of gradients: none is stored for them, during or after the block."""
     learning = [parameter for parameter in lm.parameters() if parameter.requires_grad]
-    for parameter in learning:
-        parameter.requires_grad_(False)
     try:
+        for parameter in learning:
+            parameter.requires_grad_(False)
         yield
     finally:
         for parameter in learning:
@@ -242,7 +238,7 @@ def _by_layer(part: pd.DataFrame) -> Iterator[tuple[int | str, pd.Series]]:
 
 
 PIECE = Piece(
-    tables=lambda inputs: {"saliency": saliency_table(inputs)} if "saliency" in inputs.rows else {},
+    tables=lambda inputs: [lambda: {"saliency": saliency_table(inputs)}] if inputs.rows else [],
     rows=("saliency",),
     stages=("saliency",),
     read_with_probes=read_saliency,
