@@ -56,9 +56,9 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_a_batch_gives_each_row_what_it_gets_alone(tiny, kind):
-    together = engine_states(tiny, RELATION, kind, budget=10_000)
-    alone = torch.cat([engine_states(tiny, [sample], kind) for sample in RELATION])
+def test_a_batch_gives_each_row_what_it_gets_alone(tiny_llama, kind):
+    together = engine_states(tiny_llama, RELATION, kind, budget=10_000)
+    alone = torch.cat([engine_states(tiny_llama, [sample], kind) for sample in RELATION])
     torch.testing.assert_close(together, alone, **CLOSE)
 
 

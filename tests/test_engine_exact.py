@@ -8,8 +8,7 @@ import pytest
 import torch
 from kit.engine_samples import CLOSE, PREFIX, SAMPLES, cut_of, engine_states
 from kit.plain import plain_states
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import eager_mask
+from kit.plain_scores import Change, plain_scores
 
 from anchorscope.engine.decode import (
     grow_trunk,
@@ -23,7 +22,6 @@ from anchorscope.engine.kv_cache import GrowingCache
 from anchorscope.engine.layout import PAD, Edges, Layout
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT, NEUTRAL, QUESTION
-from anchorscope.models import Model
 
 
 @pytest.mark.parametrize(("attention", "side"), [("eager", "left"), ("sdpa", "right")])
@@ -39,16 +37,9 @@ def test_one_pass_equals_the_plain_way(tiny, intervention, attention, side):
     assert (plain - clean).abs().amax() > 1e-2  # the cut does something at all
 
 
-def test_one_pass_equals_a_loop_over_k(tiny):
-    """Layer k of the one pass is layer k of a pass that cuts blocks 1..k only."""
-    fast = engine_states(tiny, SAMPLES, KNOCKOUT)
-    for k in range(1, tiny.blocks + 1):
-        cut = cut_of(SAMPLES, KNOCKOUT, lambda block, k=k: block <= k)
-        plain = plain_states(tiny, [s.ids for s in SAMPLES], cut)
-        torch.testing.assert_close(fast[:, k - 1], plain[:, k - 1], **CLOSE)
-
-
-@pytest.mark.parametrize(("layers", "width"), [("single", 1), ("window:2", 2), ("window:9", 9)])
+@pytest.mark.parametrize(
+    ("layers", "width"), [("cumulative", 9), ("single", 1), ("window:2", 2), ("window:9", 9)]
+)
 def test_windows_equal_a_loop_over_k(tiny, layers, width):
     fast = engine_states(tiny, SAMPLES, Intervention(name="w", layers=layers))
     for k in range(1, tiny.blocks + 1):
@@ -117,39 +108,10 @@ def test_all_heads_equal_the_full_knockout_and_one_head_does_not(tiny):
 
 def test_post_takes_the_weight_away_and_leaves_the_others(tiny):
     """Against eager attention whose weights are zeroed after the softmax, not renormalised."""
-    post = Intervention(name="post", where="post")
-    plain = zeroed_states(tiny, SAMPLES[0])
-    torch.testing.assert_close(engine_states(tiny, SAMPLES[:1], post), plain, **CLOSE)
-
-
-def zeroed_states(model: Model, sample: TokenPositions):
-    """States [1, layer, width] of a plain pass whose attention drops the weights on cut edges."""
-    at = torch.arange(len(sample.ids))
-    is_key = torch.isin(at, torch.tensor(sample.exact_question))
-    cut = is_key & ~is_key[:, None] & (at[:, None] > at)
-
-    def eager(module, query, key, value, mask, scaling, softcap=None, **others):
-        groups = query.shape[1] // key.shape[1]
-        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-        scores = query @ key.transpose(-1, -2) * scaling
-        scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
-        weights = torch.softmax(scores + mask, dim=-1).masked_fill(cut, 0.0)
-        return (weights @ value).transpose(1, 2).contiguous(), weights
-
-    AttentionInterface.register("zeroed", eager)
-    AttentionMaskInterface.register("zeroed", eager_mask)
-    return plain_states(model, [sample.ids], attention="zeroed")
-
-
-def test_nothing_stays_on_the_model(tiny):
-    before = plain_states(tiny, [SAMPLES[0].ids])
-    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in tiny.lm.modules()]
-    implementation = tiny.lm.config._attn_implementation
-    with pytest.raises(RuntimeError, match="boom"), Lease(tiny):
-        raise RuntimeError("boom")
-    assert implementation == tiny.lm.config._attn_implementation
-    assert hooks == [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in tiny.lm.modules()]
-    assert torch.equal(before, plain_states(tiny, [SAMPLES[0].ids]))
+    cut, ids = cut_of(SAMPLES[:1], KNOCKOUT), SAMPLES[0].ids
+    plain = plain_scores(tiny, ids, lambda q, k: cut(0, 1, q, k), Change(post=True))
+    post = engine_states(tiny, SAMPLES[:1], Intervention(name="post", where="post"))
+    torch.testing.assert_close(post[0], plain, **CLOSE)
 
 
 def test_answers_equal_those_of_generate(tiny):
@@ -180,14 +142,6 @@ def test_answers_equal_those_of_generate(tiny):
         for n in {min(1, len(answer.token_ids)), len(answer.token_ids)} - {0}:
             state = plain_states(tiny, [prompt + answer.token_ids[:n]])[0]
             torch.testing.assert_close(states[n - 1], state, **CLOSE)
-
-
-def test_states_are_those_of_output_hidden_states(tiny):
-    with torch.no_grad():
-        out = tiny.lm(torch.tensor([SAMPLES[1].ids]), output_hidden_states=True)
-    states = engine_states(tiny, SAMPLES[1:2], Intervention(name="none", heads=()))
-    for layer in range(1, tiny.blocks):  # the last of theirs is after the final norm
-        torch.testing.assert_close(states[0, layer - 1], out.hidden_states[layer][0, -1], **CLOSE)
 
 
 def test_states_at_one_more_position_are_those_of_a_pass_that_ends_there(tiny):

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.answers.normalise import words
+from anchorscope.engine.batches import Budget
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import (
     GROUPS,
@@ -27,7 +28,7 @@ from anchorscope.evidence.pieces import (
     PieceInputs,
     PromptMaker,
 )
-from anchorscope.evidence.shards import Shards, budget_of, evidence_name, read_ends
+from anchorscope.evidence.shards import Shards, evidence_name, read_ends
 from anchorscope.pathways.effects import ROLES, flips
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate, Mode, Sample, Span
@@ -236,7 +237,7 @@ def _outside(sample: Sample) -> list[int]:
 
 def read_patched(shards: Shards, prompts: PromptMaker) -> None:
     """Store the states of patched samples, `patch-*`, and their donors, evidence/donors."""
-    budget = budget_of(shards.lease)
+    budget = Budget.of(shards.lease.model)
     donors: dict[str, list[Donor]] = {}
 
     def files(number: int) -> list[str]:

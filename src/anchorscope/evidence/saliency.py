@@ -28,7 +28,6 @@ from anchorscope.evidence.pieces import Piece, PieceInputs
 from anchorscope.evidence.shards import (
     HeldOut,
     Shards,
-    budget_of,
     evidence_name,
     readable,
     trunks,
@@ -177,7 +176,11 @@ def read_saliency(
     def work(number: int, dataset: str, samples: list[Sample]) -> None:
         read = readable(samples, held_out.get(dataset))
         frames = [pd.DataFrame(columns=list(table_columns.SALIENCY_ROWS))]
-        grown, graded = budget_of(lease), budget_of(lease, gradients=True)
+        grown = Budget.of(lease.model)
+        # A graph holds the activations of all blocks: on a CPU, whose packs are small, a quarter
+        # of the tokens, elsewhere as if each block had a pack of its own.
+        share = 4 if lease.model.device.type == "cpu" else max(4, lease.model.blocks)
+        graded = Budget(max(1, grown.tokens // share))
         for batch, trunk in trunks(lease, shards.prefix(dataset), read, budget=grown):
             wrong = [int(sample.verdict == "wrong") for sample in batch]
             marks = [positions_of(sample) for sample in batch]
