@@ -17,7 +17,7 @@ from anchorscope.engine.decode import (
     shared_prefix,
     write_answers,
 )
-from anchorscope.engine.interventions import Intervention, TokenPositions
+from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.kv_cache import GrowingCache
 from anchorscope.engine.layout import PAD, Edges, Layout
 from anchorscope.engine.lease import Lease

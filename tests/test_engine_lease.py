@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
@@ -43,9 +44,9 @@ def test_each_part_comes_back_as_it_was(tiny_llama):
     lm.set_attn_implementation("eager")
     before = [module.training for module in lm.modules()]
     hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in lm.modules()]
-    with pytest.raises(RuntimeError, match="boom"), Lease(tiny_llama):
+    with contextlib.suppress(ZeroDivisionError), Lease(tiny_llama):
         assert not any(module.training for module in lm.modules())
-        raise RuntimeError("boom")
+        raise ZeroDivisionError
     assert before == [module.training for module in lm.modules()]
     assert hooks == [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in lm.modules()]
     assert lm.config._attn_implementation == "eager"
