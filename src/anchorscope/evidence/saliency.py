@@ -194,16 +194,11 @@ def read_saliency(
 
 def _long(samples: Sequence[Sample], salience: np.ndarray) -> pd.DataFrame:
     """Saliency [question, loss, source, block] as one row a number."""
-    question, loss, source, block = (index.ravel() for index in np.indices(salience.shape))
-    columns = {
-        "id": np.array([sample.id for sample in samples], dtype=object)[question],
-        "dataset": [samples[0].question.dataset] * len(question),
-        "loss": np.array(LOSSES)[loss],
-        "source": np.array(SOURCES)[source],
-        "layer": block + 1,
-        "saliency": salience.ravel(),
-    }
-    return pd.DataFrame(columns, columns=list(table_columns.SALIENCY_ROWS))
+    levels = ([s.id for s in samples], LOSSES, SOURCES, range(1, salience.shape[-1] + 1))
+    index = pd.MultiIndex.from_product(levels, names=("id", "loss", "source", "layer"))
+    rows = pd.DataFrame({"saliency": salience.ravel()}, index=index).reset_index()
+    rows["dataset"] = samples[0].question.dataset
+    return rows.reindex(columns=list(table_columns.SALIENCY_ROWS))
 
 
 def saliency_table(inputs: PieceInputs) -> pd.DataFrame:
