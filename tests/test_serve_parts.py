@@ -15,7 +15,7 @@ import openai
 import pytest
 import torch
 from kit.plain import plain_states
-from kit.serve_fixture import served_here, server_here
+from kit.web_server import server_here
 from test_detect_score import LAYER, QUESTIONS, SHOTS, make
 
 from anchorscope.detect.prompts import Example, Exchange
@@ -130,7 +130,7 @@ def post(address: str, question: str, **more) -> httpx.Response:
 
 def test_a_full_queue_refuses_and_those_inside_are_answered(tiny_llama):
     served = Gated(make(tiny_llama), tiny_llama)
-    with served_here(served, queue=2, batch=2) as address, ThreadPoolExecutor(3) as pool:
+    with server_here(served, queue=2, batch=2) as (_, address), ThreadPoolExecutor(3) as pool:
         first = pool.submit(post, address, QUESTIONS[0])
         assert served.reached.wait(60)  # it has left the queue
         others = [
@@ -153,7 +153,7 @@ def test_a_full_queue_refuses_and_those_inside_are_answered(tiny_llama):
 @pytest.mark.parametrize("stream", ["false", "true"])
 def test_a_question_whose_client_left_is_not_asked(tiny_llama, stream):
     served = Gated(make(tiny_llama), tiny_llama)
-    with served_here(served) as address, ThreadPoolExecutor(1) as pool:
+    with server_here(served) as (_, address), ThreadPoolExecutor(1) as pool:
         first = pool.submit(post, address, QUESTIONS[0])
         assert served.reached.wait(60)
         host, port = address.removeprefix("http://").split(":")
@@ -249,7 +249,7 @@ class Fragile(Served):
 
 def test_a_failure_is_of_its_own_request(tiny_llama):
     served = Fragile(make(tiny_llama), tiny_llama)
-    with served_here(served) as address, ThreadPoolExecutor(4) as pool:
+    with server_here(served) as (_, address), ThreadPoolExecutor(4) as pool:
         got = list(pool.map(lambda q: post(address, q), QUESTIONS))
         assert [one.status_code for one in got] == [500, 500, 200, 200]
         assert "Use float32" in got[0].json()["error"]["message"]

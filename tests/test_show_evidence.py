@@ -25,7 +25,7 @@ from anchorscope.evidence.pieces import evidence_tables
 from anchorscope.run_folder.view import RunView, where
 from anchorscope.show.charts import chart_data
 from anchorscope.show.claims import claim_inputs, claims_of
-from anchorscope.show.evidence import PIECES, chosen_layer, head_map, pieces_of, summed_logs
+from anchorscope.show.evidence import PIECES, chosen_layer, pieces_of, summed_logs
 from anchorscope.show.figures import figure_names, figure_of
 from anchorscope.show.report import page
 
@@ -188,16 +188,17 @@ def test_abstentions_become_a_claim_only_where_they_were_read(run: RunView) -> N
 
 
 def test_charts_show_the_numbers_of_the_tables(run: RunView) -> None:
-    chart = chart_data(PIECES["patching"].chart(run))
+    chart = chart_data(PIECES["patching"][1](run))
     assert [view["label"] for view in chart["views"]] == ["Strict mode", "Paper mode"]
     lines = {curve["label"]: curve for curve in chart["views"][0]["curves"]}
     rows = where(run.evidence["patching"], intervention="patch-matched", mode="strict",
                  subset="all", pathway="Q")  # fmt: skip
     q = lines["Q-Anchored (Simulated)"]
     assert q["value"] == pytest.approx((100 * rows["flip_rate"]).tolist())
-    (heads,) = chart_data(PIECES["heads"].chart(run))["views"]
-    assert np.unravel_index(np.argmin(head_map(run, "simulated")), (4, 3)) == (1, 1)
-    assert heads["cells"][1][1] == pytest.approx(np.min(head_map(run, "simulated")))
+    (heads,) = chart_data(PIECES["heads"][1](run))["views"]
+    assert np.unravel_index(np.argmin(heads["cells"]), (4, 3)) == (1, 1)
+    rows = where(run.evidence["heads"], block=2, head=1, set="")
+    assert heads["cells"][1][1] == pytest.approx(rows["delta_p"].mean())
 
 
 def test_densities_are_of_one_value_a_sample(run: RunView) -> None:
@@ -205,7 +206,7 @@ def test_densities_are_of_one_value_a_sample(run: RunView) -> None:
     whole = run.saliency.groupby("id")["saliency"].sum()
     assert len(rows) == len(whole) == 160
     assert 10 ** rows.set_index("id")["log"][whole.index[7]] == pytest.approx(whole.iloc[7])
-    for series in PIECES["saliency"].chart(run).views[0].series:
+    for series in PIECES["saliency"][1](run).views[0].series:
         assert trapezoid(series.value, series.layer) == pytest.approx(1, abs=0.1)
 
 
@@ -213,8 +214,8 @@ def test_the_report_has_each_piece_folded_with_its_tables(run: RunView, bare: Ru
     text = page(run)
     section = text[text.index("<h2>The other evidence") :]
     section = section[: section.index("</section>")]
-    for name, piece in PIECES.items():
-        assert piece.title in section and f'id="evidence-{name.replace("_", "-")}"' in section
+    for name, (title, _) in PIECES.items():
+        assert title in section and f'id="evidence-{name.replace("_", "-")}"' in section
     for name in run.evidence:
         assert f"Rows of tables/{name}.csv" in section
     assert section.count("<details>") == len(PIECES) + len(run.evidence)
@@ -232,7 +233,7 @@ def test_donors_are_counted(run: RunView) -> None:
     other.__dict__["donors"] = pd.DataFrame(
         rows, columns=["id", "kind", "same_relation", "resized"]
     )
-    caption = PIECES["patching"].chart(other).caption
+    caption = PIECES["patching"][1](other).caption
     assert "Of 3 matched donors 2 share the relation, and 2 have another" in caption
 
 

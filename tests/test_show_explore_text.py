@@ -38,7 +38,7 @@ def harmed(tab, heard) -> list[str]:
 
 def test_hostile_text_is_shown_as_text(browser, run: RunView) -> None:
     sample = next(s for s in run.answers if s.answer.text)
-    tab, heard = open_page(browser, f"{write_view([run]).page.as_uri()}#open={sample.id}")
+    tab, heard = open_page(browser, f"{write_view([run]).as_uri()}#open={sample.id}")
     asked = tab.locator("#sample .asked").inner_text()
     assert asked.startswith(f"{START}{IMAGE}{SEEN}U+200BU+00A0U+0007 Where is ")
     assert sample.question.subjects[0] in SUBJECTS and sample.question.subjects[0] in asked
@@ -59,7 +59,7 @@ def test_hostile_text_is_shown_as_text(browser, run: RunView) -> None:
 def test_without_a_tokenizer_too(browser, tmp_path: Path) -> None:
     run = RunView.open(make_evil(tmp_path / "run", tokens=False))
     sample = next(s for s in run.answers if s.answer.text)
-    tab, heard = open_page(browser, f"{write_view([run]).page.as_uri()}#open={sample.id}")
+    tab, heard = open_page(browser, f"{write_view([run]).as_uri()}#open={sample.id}")
     assert tab.locator("#sample .token.exact-question").first.inner_text() == "".join(
         sample.question.subjects
     )
@@ -82,7 +82,7 @@ def test_the_check_fails_where_text_becomes_markup(browser, run, tmp_path, monke
         return text
 
     monkeypatch.setattr(pages, "web_file", careless)
-    page = write_view([run], tmp_path / "careless.html").page
+    page = write_view([run], tmp_path / "careless.html")
     without = page.read_text(encoding="utf-8").replace("Content-Security-Policy", "Nothing")
     page.write_text(without, encoding="utf-8")
     tab, heard = open_page(browser, page.as_uri())
@@ -95,7 +95,7 @@ def test_the_check_fails_where_text_becomes_markup(browser, run, tmp_path, monke
 
 @pytest.mark.slow
 def test_a_walk_of_random_clicks_ends_without_an_error(browser, run: RunView) -> None:
-    tab, heard = open_page(browser, write_view([run]).page.as_uri(), accept_downloads=True)
+    tab, heard = open_page(browser, write_view([run]).as_uri(), accept_downloads=True)
     rng, visited = random.Random(0), [tab.url]
     for _ in range(WALK):
         _step(tab, rng, visited)

@@ -19,10 +19,11 @@ from matplotlib.lines import Line2D
 from anchorscope.errors import UserError
 from anchorscope.records import MODES
 from anchorscope.run_folder.view import RunView, where
-from anchorscope.show import plot_controls, plot_delta_p, plot_probes, write_figures
+from anchorscope.show import plot_delta_p, write_figures
 from anchorscope.show.canvas import save_figure
 from anchorscope.show.charts import PALETTE, pale
 from anchorscope.show.delta_p import STYLES
+from anchorscope.show.figures import figure_of
 
 FOUR = {"popqa": "PopQA", "triviaqa": "TriviaQA", "hotpotqa": "HotpotQA", "nq": "NQ"}
 PAIRS = [color for color in PALETTE for _ in "QA"]  # one colour a dataset; A is dashed
@@ -168,11 +169,11 @@ def test_dollar_signs_are_text(tmp_path: Path) -> None:
 
 
 def test_probe_and_control_figures_show_the_tables_numbers(runs: list[RunView]) -> None:
-    (ax,) = plot_probes(runs[0]).axes
+    (ax,) = figure_of(runs[0], "probes").axes
     drawn = {line.get_label(): line for line in ax.lines}
     rows = runs[0].probes.query("dataset == 'nq'")
     np.testing.assert_array_equal(drawn["NQ"].get_ydata(), rows["auroc"])
-    axes = plot_controls(runs[0]).axes
+    axes = figure_of(runs[0], "controls").axes
     assert [ax.get_title() for ax in axes] == list(FOUR.values())
     drawn = {line.get_label(): line for line in axes[1].lines}
     rows = runs[0].controls.query("dataset == 'triviaqa' and intervention == 'neutral'")

@@ -26,7 +26,7 @@ from anchorscope.show.report import (
     kinds,
     marked,
 )
-from anchorscope.show.words import listed, number, percent, short, span
+from anchorscope.show.words import number, percent, short, span
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'"
 SECTIONS = [
@@ -311,4 +311,3 @@ def test_numbers_are_written_honestly() -> None:
     assert list(map(percent, shares)) == ["0.1 %", "−6 %", "0 %", "99.9 %", "103 %", "100 %"]
     assert [short(-17.41), short(2.832), short(float("nan"))] == ["−17.4", "2.83", ""]
     assert span(1.0, float("nan")) == "no interval"
-    assert [listed([]), listed(["a"]), listed(["a", "b"])] == ["", "a", "a and b"]

@@ -62,13 +62,13 @@ def page_style(name: str) -> str:
     return f"{scheme}\n{shared}{web_file(name)}"
 
 
-def panel_style(dark: str) -> str:
-    """The style of the panels of one question, inside a page that is not ours.
-
-    `dark` has the place of the dark colours: `{}` is a rule for them.
-    """
-    own = web_file("colors.css") + web_file("panel.css") + web_file("shared.css")
-    return f".anchorscope {{ {own} }} " + dark.replace("{}", f"{{ {web_file('dark.css')} }}")
+def panel_style() -> str:
+    """The style of the panel of one question, inside a page that is not ours."""
+    own, dark = web_file("colors.css") + web_file("panel.css"), web_file("dark.css")
+    return (
+        f".anchorscope {{ {own}{web_file('shared.css')} }} "
+        f"@media (prefers-color-scheme: dark) {{ .anchorscope {{ {dark} }} }}"
+    )
 
 
 def bundle(*names: str) -> str:

@@ -29,7 +29,7 @@ from anchorscope.show.charts import (
     layer_spans,
     probes_chart,
 )
-from anchorscope.show.claims import Block, run_blocks
+from anchorscope.show.claims import Block, interval, run_blocks
 from anchorscope.show.delta_p import delta_p_chart
 from anchorscope.show.evidence import evidence_parts
 from anchorscope.show.html import Table, bundle, page_style, render, source_hash
@@ -114,6 +114,7 @@ def page(run: RunView) -> str:
         meanings=MEANINGS,
         claim_blocks=blocks,
         claim_heads=claim_heads,
+        interval=interval,
         claim_summary=lambda block: f"{block.title}: {len(block.rows)} numbers read off it",
         answers=answers(run),
         controls=controls(run),
