@@ -64,10 +64,11 @@ def table_of(run: RunView, name: str) -> Table:
         return Table([*words, *numbers], cells, text_columns=len(words))
     cells = []
     for dataset, title in run.titles.items():
-        rows = records(where(table, dataset=dataset))
-        at = [row for row in rows if row["layer"] == chosen_layer(run, dataset)]
-        summed = [row for row in rows if math.isnan(row["layer"])]  # over all layers
-        for row in (summed or at or rows)[:MOST_ROWS]:
+        rows = where(table, dataset=dataset)
+        summed = rows[rows["layer"].isna()]  # over all layers
+        at = rows[rows["layer"] == chosen_layer(run, dataset)]
+        chosen = next((part for part in (summed, at) if len(part)), rows)
+        for row in records(chosen.head(MOST_ROWS)):
             cells.append([title, *(str(row[c]) for c in words), *(_shown(row[c]) for c in numbers)])
     return Table(["Dataset", *words, *numbers], cells, text_columns=1 + len(words))
 
