@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from anchorscope.records import MODES
-from anchorscope.show.words import codes, number, percent, short, visible
+from anchorscope.show.words import (
+    codes,
+    number,
+    percent,
+    short,
+    two_digits,
+    visible,
+    with_span,
+)
 
 
 class Table(NamedTuple):
@@ -44,7 +52,9 @@ def environment() -> Environment:
     )
     for show in (number, percent, short, visible, codes):
         found.filters[show.__name__] = show
-    found.globals |= {"island": island, "modes": MODES, "zip": zip}
+    for show in (number, percent, two_digits, with_span):
+        found.globals[show.__name__] = show
+    found.globals |= {"finite": math.isfinite, "island": island, "modes": MODES, "zip": zip}
     return found
 
 

@@ -18,9 +18,8 @@ from anchorscope.show.canvas import save_figure
 from anchorscope.show.charts import all_titles
 from anchorscope.show.claims import grouped_claims, single_columns
 from anchorscope.show.delta_p import plot_delta_p
-from anchorscope.show.html import Table, page_style, render
+from anchorscope.show.html import page_style, render
 from anchorscope.show.report import finding_name
-from anchorscope.show.words import number, percent, span
 
 # No script at all; the figures are in the page.
 _POLICY = (
@@ -62,14 +61,14 @@ def write_page(
         style=page_style("page.css"),
         failed=failed,
         panels={title: _pictures(folder, title, own) for title, own in panels.items()},
-        findings=[_finding(folder, row) for row in records(table)],
+        findings=[_linked(folder, row) for row in records(table)],
         claims_by_model=None if claims is None else grouped_claims(claims, single_columns(runs)),
         claim_heads=lambda block: block.models,
         claim_summary=lambda block: (
             f"{block.title} of {block.columns[0].model}: {len(block.rows)} numbers read off it"
         ),
         titles=all_titles(runs),
-        costs=_costs(costs),
+        costs=records(costs),
     )
     return write_atomic(folder / "study.html", page)
 
@@ -104,45 +103,10 @@ def file_name(title: str) -> str:
     return "delta_p_" + name.decode("utf-8", "ignore")
 
 
-def _finding(folder: Path, row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row for a model and dataset, with a link to the run's report where there is one."""
-    about = {"model": row["model"], "dataset": row["dataset"], "link": None}
+def _linked(folder: Path, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of study.csv, its finding in words, and a link to the report where there is one."""
     if row["state"] != "finished":
-        return {**about, "finding": f"failed: {row['error']}", "why": "", "numbers": [""] * 6}
+        return {**row, "words": f"failed: {row['error']}", "link": ""}
     report = folder / str(row["folder"]) / "report.html"
-    gap = span(row["strict_gap_low"], row["strict_gap_high"])
-    return {
-        **about,
-        "link": f"{quote(str(row['folder']))}/report.html" if report.is_file() else "",
-        "finding": finding_name(row),
-        "why": str(row["why"]),
-        "numbers": [
-            int(row["n"]),
-            percent(row["right"] / max(1, row["right"] + row["wrong"])),
-            number(row["auroc"], 2),
-            number(row["paper_gap"]),
-            f"{number(row['strict_gap'])} ({gap})",
-            percent(row["power_half"]),
-        ],
-    }
-
-
-def _costs(costs: pd.DataFrame) -> Table:
-    """Seconds, tokens, memory and disk of each run; the plan's tokens and disk in brackets."""
-
-    def with_plan(row: Mapping[str, Any], name: str, unit: float = 1, digits: int = 0) -> str:
-        real, planned = number(float(row[name]) / unit, digits), row.get(f"{name}_plan")
-        return real if planned is None else f"{real} ({number(float(planned) / unit, digits)})"
-
-    counted = ("seconds", "states_seconds", "analysis_seconds", "tokens")
-    rows = [
-        [
-            row["model"],
-            *(with_plan(row, name) for name in counted),
-            with_plan(row, "disk", 1e9, 2),
-            number(row["peak_memory"] / 1e9, 1),
-        ]
-        for row in records(costs)
-    ]
-    columns = ["Model", "Seconds", "of which states", "analysis", "Tokens", "GB on disk"]
-    return Table([*columns, "GB of memory"], rows)
+    link = f"{quote(str(row['folder']))}/report.html" if report.is_file() else ""
+    return {**row, "words": finding_name(row), "link": link}

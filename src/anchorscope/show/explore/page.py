@@ -61,6 +61,7 @@ def write_view(runs: Sequence[RunView], out: str | Path | None = None) -> Path:
     style = page_style("view/view.css")
     whole = render(
         "view.html",
+        kind="view",
         policy=f"default-src 'none'; script-src {source_hash(script)}; "
         f"style-src {source_hash(style)}; img-src data:; base-uri 'none'; form-action 'none'",
         title=f"{' and '.join(models)}: every sample",
