@@ -46,9 +46,11 @@ def pair(request, tmp_path):
     return [load_model(own, tokenizer=tiny_tokenizer()) for own in (lm, split.eval())]
 
 
-def test_states_are_the_undivided_models_bit_for_bit(pair):
+def test_states_and_fingerprint_are_the_undivided_models_bit_for_bit(pair):
     whole, split = pair
-    assert split.device == torch.device("cpu")
+    assert split.device == torch.device("cpu") and any(p.is_meta for p in split.lm.parameters())
+    assert weights_hash(split.lm) == weights_hash(whole.lm)
+    assert all(check.ok for check in check_model(split))
     for name, options in CUTS.items():
         cut = Intervention(name=name, **options)
         states = [engine_states(model, SAMPLES, cut) for model in (whole, split)]
@@ -69,12 +71,6 @@ def test_answers_and_their_states_too(pair):
     for line, one, other in zip(whole.answers, whole.states, split.states, strict=True):
         n = len(line.token_ids)
         assert torch.equal(one[:n], other[:n])
-
-
-def test_the_fingerprint_reads_weights_on_disk(pair):
-    whole, split = pair
-    assert any(p.is_meta for p in split.lm.parameters())
-    assert weights_hash(split.lm) == weights_hash(whole.lm)
 
 
 def test_a_model_in_memory_is_spread_in_the_same_way(tmp_path):

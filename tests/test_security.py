@@ -28,7 +28,7 @@ from anchorscope.run_folder.manifest import read_listing, read_markers
 from anchorscope.run_folder.remote import Remote
 from anchorscope.show.explore.page import write_view
 from anchorscope.show.report import page
-from anchorscope.web.guard import Access, Guard
+from anchorscope.web import Access, Guard
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(Path(anchorscope.__file__).parent.rglob("*.py"))
@@ -74,7 +74,7 @@ def test_hostile_text_adds_nothing_that_acts_to_a_page(tmp_path):
         folder = make_run(tmp_path / kind, model=title, datasets={"atlas": title}, layers=2, n=8,
                           question=own, answer=own)  # fmt: skip
         run = add_strict(folder)
-        view = write_view([run], tmp_path / f"{kind}.html").page.read_text(encoding="utf-8")
+        view = write_view([run], tmp_path / f"{kind}.html").read_text(encoding="utf-8")
         pages[kind] = [_Elements(page(run)), _Elements(view)]
     for harmless, hostile in zip(*pages.values(), strict=True):
         assert hostile.found <= harmless.found
@@ -209,7 +209,7 @@ async def plain(scope, receive, send):
 
 
 def test_every_answer_of_the_server_has_a_policy():
-    guard = Guard(plain, Access(hosts=(), key="right", keyless=("/healthz",)))
+    guard = Guard(plain, Access(secret="Bearer right", open_paths=("/healthz",)))
     for path, status in (("/healthz", 200), ("/v1/models", 401)):
         start = heard(guard, [], path=path)[0]
         policy = dict(start["headers"])[b"content-security-policy"]
