@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from anchorscope.answers.prompted import Prompted, mark_answer
 from anchorscope.config import Config
 from anchorscope.detect.prompts import Bound, Example, bind_prompts
 from anchorscope.engine.decode import Prefix, Step, shared_prefix
@@ -17,8 +18,6 @@ from anchorscope.engine.transfer import to_host
 from anchorscope.errors import UserError
 from anchorscope.evidence.patching import subject_span
 from anchorscope.models import Model
-from anchorscope.pipeline.prepare import Prompted
-from anchorscope.pipeline.read_states import mark_answer
 from anchorscope.records import Question, Sample, Span
 from anchorscope.run_folder.identity import weights_hash
 from anchorscope.run_folder.view import RunView

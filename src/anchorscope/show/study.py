@@ -144,21 +144,11 @@ def _claim_summary(block: Block) -> str:
 
 
 def _costs(costs: pd.DataFrame) -> Table:
-    """Seconds, tokens, memory and disk of each run; the plan's tokens and disk in brackets."""
-
-    def with_plan(row: Mapping[str, Any], name: str, unit: float = 1, digits: int = 0) -> str:
-        real, planned = number(float(row[name]) / unit, digits), row.get(f"{name}_plan")
-        return real if planned is None else f"{real} ({number(float(planned) / unit, digits)})"
-
+    """Seconds, tokens and disk of each run."""
     counted = ("seconds", "states_seconds", "analysis_seconds", "tokens")
     rows = [
-        [
-            row["model"],
-            *(with_plan(row, name) for name in counted),
-            with_plan(row, "disk", 1e9, 2),
-            number(row["peak_memory"] / 1e9, 1),
-        ]
+        [row["model"], *(number(row[name], 0) for name in counted), number(row["disk"] / 1e9, 2)]
         for row in records(costs)
     ]
     columns = ["Model", "Seconds", "of which states", "analysis", "Tokens", "GB on disk"]
-    return Table([*columns, "GB of memory"], rows)
+    return Table(columns, rows)
