@@ -44,7 +44,7 @@ def stored_inputs(
     states = sorted({name for piece in pieces for name in piece.loads if name in bank.names})
     shards = range(dataset.shards)
     rows = {
-        name: stored_rows(store, name, dataset.name, shards=dataset.shards)
+        name: stored_rows(store, name, dataset.name, shards)
         for piece in pieces
         for name in piece.rows
         if all(store.has(evidence_name(name, number)) for number in shards)

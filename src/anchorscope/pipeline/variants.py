@@ -96,8 +96,7 @@ def row_of(variant: Variant) -> Row:
     config, row = variant.config, {"variant": variant.name, "dataset": variant.dataset}
     try:
         answers = labelled(variant.samples, variant.dataset, config)
-        bank = StateBank(variant.folder, list(answers.ids))
-        bank = bank.renamed({KNOCKOUT.name: variant.knockout})
+        bank = StateBank(variant.folder, list(answers.ids), {KNOCKOUT.name: variant.knockout})
         # The retest was read with the run's own knockout.
         own = variant.knockout == KNOCKOUT.name
         names = [n for n in READ if n in bank.names and (own or not n.startswith("retest"))]

@@ -28,7 +28,7 @@ from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.disk import write_atomic
 from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.show.claims import claim_inputs
-from anchorscope.show.study import Failed, ShownPanel, ShownStudy, write_page
+from anchorscope.show.study import write_page
 
 STUDY = (
     "model", "folder", "panel", "dataset", "state", "error", "n", "right", "wrong", "abstained",
@@ -143,15 +143,13 @@ def _write_overview(
     if claims is not None:
         write_atomic(folder / "claims.csv", claims.to_csv(index=False))
     write_page(
-        ShownStudy(
-            title=study.title,
-            folder=folder,
-            panels=[ShownPanel(title=title, runs=runs) for title, runs in shown.items()],
-            failed=[Failed(name, e) for name, e in outcomes.items() if isinstance(e, str)],
-            table=table,
-            claims=claims,
-            costs=costs,
-        )
+        folder,
+        study.title,
+        panels=shown,
+        failed={name: error for name, error in outcomes.items() if isinstance(error, str)},
+        table=table,
+        claims=claims,
+        costs=costs,
     )
 
 
