@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,6 @@ from anchorscope.models.device import (
 from anchorscope.models.gguf import convert_once
 from anchorscope.models.locate import WEIGHTS, find_model
 from anchorscope.models.parts import Parts, find_parts
-from anchorscope.progress import without_library_bars
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ def load_model(
         )  # fmt: skip
     choice, given = choose(device, dtype), str(model)
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
-    with without_library_bars():
+    with _without_library_bars():
         place = find_model(given)
         name = place.split("/")[-1] if isinstance(place, str) else place.resolve().name
         if isinstance(place, Path) and place.suffix == ".gguf":
@@ -206,6 +207,20 @@ def _too_large(device: str) -> UserError:
         f"The model does not fit into what is free of {device}{size}. "
         "Choose another device, a smaller dtype or a smaller model."
     )
+
+
+@contextmanager
+def _without_library_bars() -> Iterator[None]:
+    """Hide the progress bars of transformers and the hub inside the block."""
+    from transformers.utils import logging  # slow to import
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
