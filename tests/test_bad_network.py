@@ -37,9 +37,9 @@ def response(status: int, headers: dict[str, str], body: bytes) -> bytes:
 def refusal(work) -> str:
     with pytest.raises(UserError) as error:
         work()
-    said = str(error.value)
-    assert 0 < len(said) < 2000 and said.isprintable() and "Traceback" not in said
-    return said
+    message = str(error.value)
+    assert 0 < len(message) < 2000 and message.isprintable() and "Traceback" not in message
+    return message
 
 
 @pytest.mark.parametrize("kind", ["one bit", "a page"])

@@ -128,7 +128,7 @@ def _check_marker(data: bytes) -> None:
 def _about(r: Random) -> Any:
     about = json.loads((detector() / "detector.json").read_text())
     free = ("sha256", "checksum", "kind", "format")
-    return changed(r, {name: of for name, of in about.items() if name not in free})
+    return changed(r, {name: fact for name, fact in about.items() if name not in free})
 
 
 def _check_about(about: Any) -> None:
