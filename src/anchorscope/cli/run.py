@@ -147,7 +147,7 @@ def simulate(
     ] = 1.5,
     templates: Annotated[int, typer.Option(help="Relations in the world 'templates'.")] = 4,
     missed: Annotated[
-        float, typer.Option(help="Share of exact tokens not found, in the world 'finder-misses'.")
+        float, typer.Option(help="Share of exact tokens not found, in the worlds 'finder-…'.")
     ] = 0.3,
     control: Annotated[
         str, typer.Option(help="What the neutral control does: jolt, displaces, surer, breaks.")

@@ -18,7 +18,6 @@ import pandas as pd
 from scipy.special import expit
 
 from anchorscope.run_folder.disk import write_atomic
-from anchorscope.run_folder.table_columns import FINDINGS_EFFECT
 from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.show.charts import (
     FEW,
@@ -237,13 +236,11 @@ def _effect(row: Row, unit: str) -> str:
     interval may hold zero where the test finds a loss.
     """
     two = partial(with_span, row, show=two_digits)
-    tested = [f"{two('effect_flips')} of the predictions flip more"]
-    if all(name in row for name in FINDINGS_EFFECT):
-        tested = [
-            f"samples predicted right {two('effect_logit_right')} logits",
-            f"samples predicted wrong {two('effect_logit_wrong')} logits",
-            *tested,
-        ]
+    tested = (
+        f"samples predicted right {two('effect_logit_right')} logits",
+        f"samples predicted wrong {two('effect_logit_wrong')} logits",
+        f"{two('effect_flips')} of the predictions flip more",
+    )
     return (
         f"{'; '.join(tested)}; tested for a loss of logits within either predicted class, or more "
         f"flips: {_p(row, 'effect_p')}. The mean over all samples, where a gain and a loss cancel, "

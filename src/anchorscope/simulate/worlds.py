@@ -3,7 +3,6 @@
 A state is [layer, width]. One direction per layer holds the model's belief about its own answer;
 everything else is noise. The worlds differ only in what the knockout does to a state.
 
-
 In six worlds there are two groups, and nothing that is recorded of a sample tells which it is in:
 
 - two-pathways: a share of the samples is pushed back by the full amount, the others not at all.
@@ -23,6 +22,7 @@ In all others there are no pathways:
 - shift: every state is displaced by the same amount along the belief: class collapse when strong.
 - continuum: each belief is pushed back by its own amount, spread evenly (one flat hump).
 - skewed: the amounts follow a gamma law, many small and a few large ones.
+- heavy-pushes: the amounts follow a log-normal law, with a few that are very large.
 - forgetting: each belief loses a share of itself, any share being as likely as another.
 - heavy-tails: all are pushed back alike, under noise with heavy tails (Student's t, 2 degrees).
 - coin-toss: half of the samples are pushed back, drawn again at every pass.
@@ -32,6 +32,7 @@ In all others there are no pathways:
 - interaction: one relation's long questions and the other's short ones are pushed back.
 - popularity: samples about the popular half of the subjects are pushed back.
 - finder-misses: all need the question, but the exact tokens of some were not found.
+- finder-by-kind: the same, and all that were not found are of one relation.
 - blocks: questions come in blocks of ten about one entity, each block pushed by its own amount.
 """
 
@@ -67,6 +68,8 @@ World = Literal[
     "interaction",
     "popularity",
     "finder-misses",
+    "finder-by-kind",
+    "heavy-pushes",
     "blocks",
 ]
 WORLDS: tuple[World, ...] = get_args(World)
@@ -74,7 +77,7 @@ WORLDS: tuple[World, ...] = get_args(World)
 TRUE: tuple[World, ...] = (
     "two-pathways", "to-the-prior", "one-way", "uneven-kinds", "unlabelled-kinds", "one-layer",
 )  # fmt: skip
-Control = Literal["jolt", "displaces", "surer", "breaks"]
+Control = Literal["jolt", "displaces", "surer", "breaks", "unsure"]
 CONTROLS: tuple[Control, ...] = get_args(Control)
 INTERVENTIONS = (
     "knockout", "neutral", "content", "question", "answer-only", "retest", "retest-knockout",
@@ -148,7 +151,8 @@ def draw_samples(truth: Truth, rng: np.random.Generator) -> Samples:
     length, popularity = rng.integers(5, 25, n), rng.normal(8, 2, n)
     exact = rng.integers(1, 5, n)
     entity = np.arange(n) // (BLOCK if world == "blocks" else 2)
-    missed = rng.random(n) < (truth.missed if world == "finder-misses" else 0.0)
+    misses = {"finder-misses": truth.missed, "finder-by-kind": 2 * truth.missed * relation}
+    missed = rng.random(n) < misses.get(world, 0.0)
     reach = np.sqrt(3 * share * (1 - share))  # the mean and spread that two pathways would have
     doses = {
         **dict.fromkeys(_HALF, lambda: half),
@@ -156,6 +160,7 @@ def draw_samples(truth: Truth, rng: np.random.Generator) -> Samples:
         "templates": lambda: np.linspace(0, 1, truth.templates)[relation],
         "continuum": lambda: rng.uniform(share - reach, share + reach, n),
         "skewed": lambda: rng.gamma(2, share / 2, n),
+        "heavy-pushes": lambda: share * rng.lognormal(-0.5, 1.0, n),
         "forgetting": lambda: rng.uniform(0, 1, n),
         "heavy-tails": lambda: np.full(n, share),
         "blocks": lambda: rng.uniform(0, 1, entity.max() + 1)[entity],
@@ -216,6 +221,7 @@ def neutral(
         "displaces": np.full_like(belief, MOVED),
         "surer": MOVED * np.sign(belief),
         "breaks": -MOVED * np.sign(belief) * half[:, None],
+        "unsure": -MOVED * np.sign(belief) * (np.abs(belief) < np.median(np.abs(belief), axis=0)),
     }[truth.control]
     return states + (moved * rise)[..., None] * axis
 
