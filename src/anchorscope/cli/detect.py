@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,7 +22,6 @@ from anchorscope.cli.run import collect
 from anchorscope.cli.serve import serve
 from anchorscope.cli.terminal import Bar, Terminal, echo, plain_table
 from anchorscope.errors import UserError
-from anchorscope.progress import Progress
 
 detect = typer.Typer(no_args_is_help=True, help="Detectors of wrong answers.")
 
@@ -61,7 +58,9 @@ def evaluate(
     seed: Seed = 0,
     resamples: Annotated[
         int | None,
-        typer.Option(help="Bootstrap resamples; default: as many as the comparisons need."),
+        typer.Option(
+            help="Bootstrap resamples; default: as many as the comparisons need.", min=100
+        ),
     ] = None,
 ) -> None:
     """Write the table of every detector, with random and entity-disjoint folds side by side."""
@@ -87,8 +86,6 @@ def evaluate(
     _print_table(result.table)
     for row in result.claims.to_dict("records"):
         echo(f"{row['statement']}, {row['dataset']}: {_decisions(row)}")
-    for row in [] if result.peer is None else result.peer.to_dict("records"):
-        echo(_peer_line(row))
     echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
     if (folder / "report.html").is_file():  # an analysed run: its report has these claims too
         files.append(write_report(RunView.open(folder)))
@@ -102,7 +99,13 @@ def evaluate(
 def train(
     run: Annotated[Path, typer.Argument(help="A finished run.")],
     out: Annotated[Path, typer.Option(help="The detector's folder.")],
-    method: Annotated[str, typer.Option(help="auto, combined, probe or entity-log-prob.")] = "auto",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="auto, combined, probe, entity-log-prob; or semantic-entropy, self-check, which "
+            "draw answers for each that they score."
+        ),
+    ] = "auto",
     data: SomeData = "",
     folds: Folds = 5,
     seed: Seed = 0,
@@ -159,79 +162,54 @@ def score(
     ] = False,
     as_dataset: AsDataset = None,
 ) -> None:
-    """Answer a question, or those of a file, and say how likely each answer is wrong.
-
-    Rows are written as they are scored: the same command continues where it stopped.
-    """
+    """Answer a question, or those of a file, and say how likely each answer is wrong."""
     from anchorscope.detect.detector import Detector
+    from anchorscope.detect.prompts import Exchange
     from anchorscope.detect.rows import (
         check_names,
         check_out,
-        exchange_of,
-        joined,
         json_line,
-        score_file,
-        score_portions,
+        rows_to_score,
+        with_score,
+        write_rows,
     )
     from anchorscope.detect.scored import Scored, Warned
 
-    rows = _rows_to_score(file, question, answer)
-    check_names(rows, prefix, kind=Warned if before else Scored)
+    if (file is None) == (question is None):
+        raise UserError("Give either a file or --question, and not both.")
+    if file is not None and answer is not None:
+        raise UserError(
+            "--answer belongs to --question. The answers to a file's questions are in its column "
+            "`answer`."
+        )
+    if file is not None:
+        rows, exchanges = rows_to_score(file)
+    elif not str(question).strip():
+        raise UserError("--question is empty. Give the text of a question.")
+    else:
+        rows = [{"question": question, "answer": answer}]
+        exchanges = [Exchange(question=str(question), answer=answer)]
+    check_names(rows, Warned if before else Scored, prefix)
     if out is not None:
         check_out(out, rows)
-    loaded = Detector.load(detector)
+    loaded, questions = Detector.load(detector), [one.question for one in exchanges]
     with Bar() as bar:
         lm = load_named(
             loaded.model, detector, model=model, revision=revision, adapter=adapter, device=device
         )
-
-        def scores(rows: Sequence[Mapping[str, Any]], progress: Progress) -> Any:
-            if any("question" not in row for row in rows) and not before:
-                given = [exchange_of(row, "A row") for row in rows]
-                return loaded.score_answers(lm, given, dataset=as_dataset, progress=progress)
-            questions = [row["question"] for row in rows]
-            if before:
-                return loaded.warn(lm, questions, dataset=as_dataset)
-            answers = [row.get("answer") for row in rows]
-            return loaded.score(
-                lm, questions, answer=answers, dataset=as_dataset, progress=progress
-            )
-
-        made_by = {
-            "detector": loaded.id, "band": loaded.band, "weights": loaded.model["weights"],
-            "before": before, "as": as_dataset,
-        }  # fmt: skip
-        options: Any = {"prefix": prefix, "progress": bar}
-        if out is None:
-            waiting = iter(rows)  # a line of JSON for each row, as soon as it is scored
-            for portion in score_portions(rows, scores, **options):
-                for scored in portion:
-                    echo(json_line(joined(next(waiting), scored)))
-            return
-        done = score_file(rows, scores, out, made_by=made_by, **options)
-    if done.kept:
-        echo(f"{done.kept} of {done.rows} rows had been scored before.")
-    echo(f"{done.flagged} of {done.rows} flagged as wrong. {out}")
-
-
-def _rows_to_score(
-    file: Path | None, question: str | None, answer: str | None
-) -> list[dict[str, Any]]:
-    """Read the rows of the file, or make one row of --question and --answer."""
-    from anchorscope.detect.rows import read_questions
-
-    if (file is None) == (question is None):
-        raise UserError("Give either a file or --question, and not both.")
-    if file is not None:
-        if answer is not None:
-            raise UserError(
-                "--answer belongs to --question. The answers to a file's questions are in its "
-                "column `answer`."
-            )
-        return read_questions(file)
-    if not str(question).strip():
-        raise UserError("--question is empty. Give the text of a question.")
-    return [{"question": question} | ({} if answer is None else {"answer": answer})]
+        if before:
+            scored = loaded.warn(lm, questions, dataset=as_dataset)
+        elif all(questions):
+            answers = [one.answer for one in exchanges]
+            scored = loaded.score(lm, questions, answer=answers, dataset=as_dataset, progress=bar)
+        else:
+            scored = loaded.score_answers(lm, exchanges, dataset=as_dataset, progress=bar)
+    done = [with_score(row, one, prefix) for row, one in zip(rows, scored, strict=True)]
+    if out is None:
+        echo("\n".join(map(json_line, done)))
+        return
+    write_rows(out, done)
+    echo(f"{sum(one.flagged for one in scored)} of {len(done)} flagged as wrong. {out}")
 
 
 @detect.command()
@@ -258,6 +236,9 @@ def _summary(detector: Any) -> str:
         f"Flags above {detector.threshold:.3f}; cannot say between {low:.3f} and {high:.3f} "
         f"({numbers['cannot_say']:.0%} of held-out answers).",
         f"Promised: {detector.promise}." if detector.promise else "",
+        f"Draws {draws} answers beside each that it scores: as much again, {draws} times."
+        if (draws := detector.method.samples_)
+        else "",
         *(
             f"{name}: AUROC {numbers[f'auroc {name}']:.3f}, "
             f"{numbers[f'right flagged {name}']:.0%} of the right ones above the threshold."
@@ -281,15 +262,3 @@ def _decisions(row: dict[Any, Any]) -> str:
     """Format both modes' decisions: "paper undecided (+0.002), strict fails (-0.018)"."""
     modes = [mode for mode in ("paper", "strict") if f"{mode}_decision" in row]
     return ", ".join(f"{m} {row[f'{m}_decision']} ({row[f'{m}_value']:+.3f})" for m in modes)
-
-
-def _peer_line(row: dict[Any, Any]) -> str:
-    """Compare a second model's states with the model's own, in a line."""
-    answers = "all answers" if row["answers"] == "all" else "answers on which the models disagree"
-    head = f"{row['dataset']}, {row['position']}, {row['n']} {answers}: "
-    if not math.isfinite(row["gap"]):
-        return head + "too few to compare"
-    return (
-        f"{head}AUROC of own states {row['own']:.3f}, of {row['peer']}'s {row['of_peer']:.3f}, "
-        f"gap {row['gap']:+.3f} [{row['gap_low']:+.3f}, {row['gap_high']:+.3f}]"
-    )

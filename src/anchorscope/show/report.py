@@ -9,7 +9,6 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -28,7 +27,7 @@ from anchorscope.show.charts import (
     layer_spans,
     probes_chart,
 )
-from anchorscope.show.claims import Block, run_blocks
+from anchorscope.show.claims import Block, interval, run_blocks
 from anchorscope.show.delta_p import delta_p_chart
 from anchorscope.show.evidence import evidence_parts
 from anchorscope.show.html import Table, bundle, page_style, render, source_hash
@@ -113,6 +112,7 @@ def page(run: RunView) -> str:
         meanings=MEANINGS,
         claim_blocks=blocks,
         claim_heads=claim_heads,
+        interval=interval,
         claim_summary=lambda block: f"{block.title}: {len(block.rows)} numbers read off it",
         answers=answers(run),
         controls=controls(run),
@@ -129,14 +129,13 @@ def page(run: RunView) -> str:
 
 
 def findings(run: RunView) -> list[dict[str, Any]]:
-    """For each dataset its finding and why, the answers behind it, and what weakens it."""
+    """For each dataset its row of findings.csv, in which layers, and what weakens it."""
     return [
         {
             "title": title,
-            "finding": str(row["finding"]),
+            "row": row,
             "name": finding_name(row),
-            "summary": f"{_sentence(row['why'])} {_gap(row, run.unit)} {_power(row)}",
-            "answers": five_answers(row, run.unit),
+            "layers": layer_spans([int(layer) for layer in str(row["layers"]).split()]),
             "cautions": _cautions(run, row),
             "robustness": _robustness(run, dataset),
         }
@@ -150,37 +149,6 @@ def finding_name(row: Row) -> str:
     name, by = str(row["finding"]), str(row.get("by") or "")
     words = MEANINGS.get(name, (name, ""))[0]
     return f"{words} by {by}" if by else words
-
-
-def _sentence(why: object) -> str:
-    text = str(why)
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
-
-
-def _gap(row: Row, unit: str) -> str:
-    layers = layer_spans([int(layer) for layer in str(row["layers"]).split()])
-    start = f"Read over {layers}, with groups from one probe and effects from another"
-    if not math.isfinite(float(row["gap"])):
-        return f"{start}, one of the groups is empty, and there is no gap."
-    same = f"{number(row['same_gap'])} with both from one probe"
-    if not math.isfinite(float(row["same_gap"])):
-        same = "with both from one probe it was not measured: a group is empty"
-    return (
-        f"{start}, the gap of Q and A is {with_span(row, 'gap', number)} {unit} "
-        f"({same}; the clean belief is read with a reliability of "
-        f"{number(row['reliability'], 2)}, and unreliable groups shrink a gap)."
-    )
-
-
-def _power(row: Row) -> str:
-    """What the run would have seen; nothing to say where it sees two pathways."""
-    half, fifth = float(row["power_half"]), float(row["power_fifth"])
-    if not math.isfinite(half) or row["finding"] == "two-pathways":
-        return ""
-    return (
-        "Had half of these samples lost their belief and the others kept it, this run would have "
-        f"found two pathways in {percent(half)} of cases; had a fifth lost it, in {percent(fifth)}."
-    )
 
 
 def _cautions(run: RunView, row: Row) -> list[str]:
@@ -217,6 +185,7 @@ def _robustness(run: RunView, dataset: str) -> str:
     return f"The finding is the same under {choices}{less} (tables/robust.csv)."
 
 
+<<<<<<< HEAD
 def five_answers(row: Row, unit: str) -> Table:
     """The five questions of a dataset: for each number what it is of, its interval and its test."""
     answers = {
@@ -312,6 +281,8 @@ def _p(row: Row, name: str) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {number(p, 3)}"
 
 
+=======
+>>>>>>> main
 # --- Tables ---
 
 
