@@ -38,14 +38,7 @@ FINDINGS = _names(
     "exact_share exact_share_low exact_share_high content_share content_share_low "
     "content_share_high sides sides_low sides_high sides_null sides_p "
     "retest retest_low retest_high retest_p within road dip_p uniform_p bic kappa kappa_low "
-<<<<<<< HEAD
     "retest_kappa share_q cells belief within_p told told_by_rule finder "
-=======
-    "retest_kappa share_q cells belief within_p told told_by_rule finder"
-)
-# What the first question's test is of; states of one's own come without it.
-FINDINGS_EFFECT = _names(
->>>>>>> main
     "effect_logit_right effect_logit_right_low effect_logit_right_high "
     "effect_logit_wrong effect_logit_wrong_low effect_logit_wrong_high"
 )

@@ -160,13 +160,8 @@ class RunView:
     @cached_property
     def findings(self) -> pd.DataFrame:
         """The finding of every dataset, and the answers to the five questions behind it."""
-<<<<<<< HEAD
         columns, key = table_columns.FINDINGS, ["dataset", "layer"]
-        table = _read_csv(self, "tables/findings.csv", columns)
-=======
-        columns, key = table_columns.FINDINGS + table_columns.FINDINGS_MORE, ["dataset", "layer"]
         table = _read_csv(self, "findings", columns)
->>>>>>> main
         merged = table.merge(self.strict[key], how="left", on=key, indicator=True)
         if set(merged["_merge"]) != {"both"}:
             raise _senseless(self.path / "tables/findings.csv", "strict.csv lacks a layer it names")

@@ -57,7 +57,7 @@ ENOUGH = 0.8  # power from which a run could have seen what it does not show
 KINDS = ("right", "wrong", "abstain", "unusable")  # what becomes of a sample
 PER_PATHWAY = 3  # examples
 # The report's own size is not known yet; the others only say what is whole, and who is writing.
-_NOT_RESULTS = ("report.html", "markers", "owner.json", "owner.lock", "fixed-prompt.safetensors")
+_NOT_RESULTS = ("report.html", "markers", "owner.json", "owner.lock")
 
 
 def write_report(run: RunView) -> Path:
@@ -185,104 +185,6 @@ def _robustness(run: RunView, dataset: str) -> str:
     return f"The finding is the same under {choices}{less} (tables/robust.csv)."
 
 
-<<<<<<< HEAD
-def five_answers(row: Row, unit: str) -> Table:
-    """The five questions of a dataset: for each number what it is of, its interval and its test."""
-    answers = {
-        "1. Effect beyond the neutral control": _effect(row, unit),
-        "2. Share of the whole question’s effect": _shares(row),
-        "3. Is it the sample’s own?": _agreement(row),
-        "4. Two groups or a degree?": _groups(row),
-        "5. What explains it?": _explanation(row),
-    }
-    return Table(["Question", "Answer"], list(answers.items()), text_columns=2)
-
-
-def _effect(row: Row, unit: str) -> str:
-    """The three tested numbers with their test, then the means over all samples, not tested.
-
-    A loss of one predicted class and a gain of the other cancel in a mean over all, so that its
-    interval may hold zero where the test finds a loss.
-    """
-    two = partial(with_span, row, show=two_digits)
-    tested = (
-        f"samples predicted right {two('effect_logit_right')} logits",
-        f"samples predicted wrong {two('effect_logit_wrong')} logits",
-        f"{two('effect_flips')} of the predictions flip more",
-    )
-    return (
-        f"{'; '.join(tested)}; tested for a loss of logits within either predicted class, or more "
-        f"flips: {_p(row, 'effect_p')}. The mean over all samples, where a gain and a loss cancel, "
-        f"is not tested: {with_span(row, 'effect', number)} {unit}, {two('effect_logit')} logits"
-    )
-
-
-def _shares(row: Row) -> str:
-    if not math.isfinite(float(row["question_p"])):
-        return "not measured: this run has no pass that hides the whole question"
-    parts = []
-    for what, name in (("exact tokens", "exact_share"), ("other content words", "content_share")):
-        shown = with_span(row, name, percent)
-        if not math.isfinite(float(row[name])):
-            shown += " (the whole question has no sure effect on the samples read without them)"
-        parts.append(f"{what} {shown}")
-    return "; ".join(parts)
-
-
-def _agreement(row: Row) -> str:
-    two = partial(with_span, row, show=two_digits)
-    null = number(row["sides_null"], 2)
-    sides = f"sides agree {two('sides')} (random direction {null}), {_p(row, 'sides_p')}"
-    if not math.isfinite(float(row["retest"])):
-        return f"{sides}; retest not measured: too few samples were read again"
-    return f"{sides}; retest {two('retest')}, {_p(row, 'retest_p')}"
-
-
-def _groups(row: Row) -> str:
-    if not math.isfinite(float(row["dip_p"])):
-        return "not measured: too few samples to look for two humps"
-    among = f"those predicted {row['within']}"
-    if row["within"] == "both":
-        among = "both predicted classes"
-    unit = " in units of the margin" if row["road"] == "laws" else ""
-    dip = (
-        f"dip of the shifts{unit} among {among} {_p(row, 'dip_p')} "
-        f"(uniform {_p(row, 'uniform_p')}; the smallest of six looks, each at 0.008)"
-    )
-    if not math.isfinite(float(row["kappa"])):
-        return (
-            f"{dip}; agreement on the groups (κ) not measured: there are no two humps to agree on"
-        )
-    again = number(row["retest_kappa"], 2)
-    if not math.isfinite(float(row["retest_kappa"])):
-        again = "not measured: too few samples of these humps were read again"
-    return f"{dip}; agreement on the groups (κ): sides {number(row['kappa'], 2)}, retest {again}"
-
-
-def _explanation(row: Row) -> str:
-    if not math.isfinite(float(row["cells"])):
-        return "no two groups to explain"
-    left = f"leaves {percent(float(row['finder']))} of their gap"
-    if not math.isfinite(float(row["finder"])):
-        left = "was not measured for these groups"
-    return (
-        f"cells of class, belief and kinds account for {percent(row['cells'])} of the groups "
-        f"(belief alone {percent(row['belief'])}); within the cells {_p(row, 'within_p')}; "
-        f"the belief tells them with AUROC {number(row['told'], 2)} (a rule of the belief: "
-        f"{number(row['told_by_rule'], 2)}); hiding the whole question {left}"
-    )
-
-
-def _p(row: Row, name: str) -> str:
-    """'p = 0.012', 'p < 0.001' or 'not tested'."""
-    p = float(row[name])
-    if not math.isfinite(p):
-        return "not tested"
-    return "p < 0.001" if p < 0.001 else f"p = {number(p, 3)}"
-
-
-=======
->>>>>>> main
 # --- Tables ---
 
 
