@@ -48,7 +48,7 @@ def by_scikit_learn(x, z, rows, weights, C) -> np.ndarray:
     ("n", "width", "share"), [(400, 60, 0.5), (150, 300, 0.5), (400, 60, 0.04), (120, 200, 0.1)]
 )
 @pytest.mark.parametrize("balance", ["weights", "none"])
-@pytest.mark.parametrize("C", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("C", [0.1, 10.0])
 def test_every_fit_is_that_of_scikit_learn(n, width, share, balance, C):
     x, z = states(n, width, share=share)
     learns = cross_fits(n)
