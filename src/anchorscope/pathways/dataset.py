@@ -125,7 +125,7 @@ def whole_finding(
             hits["half"] = deciding_power(bands, seed=config.seed)
     circular = [gap for band in bands if np.isfinite(gap := same_gap(band, unit=unit))]
     return replace(
-        find(examined, {name: np.mean(own) if own else np.nan for name, own in hits.items()}),
+        find(examined, {n: float(np.mean(own)) if own else np.nan for n, own in hits.items()}),
         gap=whole_gap(sets, inputs.readings, answers, seed=config.seed, unit=unit),
         same_gap=float(np.mean(circular)) if circular else np.nan,
     )
