@@ -39,7 +39,7 @@ from anchorscope.run_folder.identity import weights_hash
 from anchorscope.serve.app import Limits, serve_app
 from anchorscope.serve.protocol import Ask, Written
 from anchorscope.serve.served import Send, Served
-from anchorscope.web.server import Server, bind, start_listening
+from anchorscope.web import Server, bind, hosts_of, start_listening
 
 MAX_TOKENS = 16
 
@@ -106,8 +106,7 @@ def random_detector(model: Model, questions: Sequence[str], shots: Sequence) -> 
 def running(served: Served) -> Iterator[str]:
     """The address of a server in a thread."""
     bound = bind("127.0.0.1", 0)
-    host, port = bound.getsockname()
-    server = Server(serve_app(served, limits=Limits(queue=1024), hosts=[f"{host}:{port}"]))
+    server = Server(serve_app(served, limits=Limits(queue=1024), hosts=hosts_of(bound)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     while not server.started:

@@ -34,7 +34,7 @@ def show(run: Path, name: str, out: Path) -> None:
     view, home = RunView.open(run), out / name
     home.mkdir(parents=True, exist_ok=True)
     print(shutil.copy(run / "report.html", home / "report.html"))
-    print(write_view([view], home / "view.html").page)
+    print(write_view([view], home / "view.html"))
 
 
 def states_of(run: Path, work: Path) -> Path:

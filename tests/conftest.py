@@ -89,7 +89,7 @@ def app_state(tmp_path_factory: pytest.TempPathFactory):
     """The app's state of a tiny model whose answers are hostile text, over a run of its own."""
     from kit.inspection_fixture import hostile_model, make_inspected
 
-    from anchorscope.app.state import AppState
+    from anchorscope.app import AppState
     from anchorscope.run_folder.view import RunView
 
     model = hostile_model()
@@ -103,9 +103,9 @@ def app_state(tmp_path_factory: pytest.TempPathFactory):
 @pytest.fixture(scope="module")
 def address(app_state) -> Iterator[str]:
     """Where the app is served while a file's tests last."""
-    from kit.app_server import served
+    from kit.web_server import app_here
 
-    with served(app_state) as where:
+    with app_here(app_state) as where:
         yield where
 
 

@@ -80,6 +80,7 @@ def test_a_model_in_memory_is_spread_in_the_same_way(tmp_path):
     split = load_model(lm, tokenizer=tiny_tokenizer())
     assert set(lm.hf_device_map.values()) == {"cpu", "disk"} and "disk" in split.why
     assert weights_hash(lm) == weights_hash(whole.lm)
+    assert all(check.ok for check in check_model(split))
     cut = Intervention(name="knockout")
     assert torch.equal(*(engine_states(model, SAMPLES, cut) for model in (whole, split)))
 

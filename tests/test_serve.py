@@ -1,10 +1,11 @@
-"""A real server process, asked by the real `openai` client, against the detector offline."""
+"""The server, asked by the real `openai` client, against the detector offline."""
 
 from __future__ import annotations
 
 import json
 import re
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,14 @@ import numpy as np
 import openai
 import pytest
 import torch
-from kit.serve_fixture import NAME, make_served, questions, server_process, serving
+from kit.serve_fixture import NAME, make_served, questions, server_process
+from kit.web_server import send, server_here
 
 import anchorscope as anc
 from anchorscope.detect.detector import Detector
 from anchorscope.models import load_model
 from anchorscope.serve.metrics import PATHS
+from anchorscope.serve.served import Served
 
 QUESTION = "Where is Oslo 0?"
 KEY = "a-key-of-more-than-sixteen"
@@ -42,14 +45,6 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def address(folder):
-    with serving(
-        "probe", *WORDS, "--question-chars", 900, cwd=folder, OMP_NUM_THREADS="1"
-    ) as where:
-        yield where
-
-
-@pytest.fixture(scope="module")
 def client(address) -> openai.OpenAI:
     return openai.OpenAI(base_url=address, api_key="none", max_retries=0, timeout=120)
 
@@ -62,6 +57,12 @@ def model(folder):
 @pytest.fixture(scope="module")
 def detector(folder) -> Detector:
     return Detector.load(folder / "probe")
+
+
+@pytest.fixture(scope="module")
+def address(model, detector):
+    with server_here(Served(detector, model), characters=900) as (_, where):
+        yield f"{where}/v1"
 
 
 def ask(client, text=QUESTION, **options):
@@ -207,8 +208,8 @@ def test_streams_are_the_same_answers_with_a_flag_beside_each_piece(client, mode
 
 def test_a_detector_that_reads_token_probabilities_serves_what_it_says_offline(folder, model):
     offline = Detector.load(folder / "combined")
-    with serving("combined", *WORDS, cwd=folder, OMP_NUM_THREADS="1") as where:
-        client = openai.OpenAI(base_url=where, api_key="none", max_retries=0)
+    with server_here(Served(offline, model)) as (_, where):
+        client = openai.OpenAI(base_url=f"{where}/v1", api_key="none", max_retries=0)
         got, want = ask(client), offline.score(model, QUESTION)
         assert got.anchorscope["probability"] == pytest.approx(want.probability, abs=2e-4)
 
@@ -330,32 +331,41 @@ def counts(address: str) -> dict[str, float]:
     return {name: float(value) for name, value in lines}
 
 
-def test_pages_of_other_sites_are_refused(address):
-    url = f"{address}/models"
-    assert httpx.get(url).status_code == 200
-    assert httpx.get(url, headers={"origin": "http://evil.example"}).status_code == 403
-    assert httpx.get(url, headers={"host": "evil.example"}).status_code == 421
-    missing = httpx.get(f"{address}/nothing")
-    assert missing.status_code == 404 and missing.json()["error"]["code"] == "not_found"
-
-
-def test_another_address_is_served_to_those_who_have_the_key(folder):
-    words = ["probe", *WORDS, "--listen", "127.0.0.2"]
-    with serving(*words, cwd=folder, ANCHORSCOPE_API_KEY=KEY, OMP_NUM_THREADS="1") as where:
+def test_another_address_is_served_to_those_who_have_the_key(model, detector):
+    with server_here(Served(detector, model), key=KEY, listen="127.0.0.2") as (_, where):
         assert where.startswith("http://127.0.0.2:")
         for key in ("wrong", f"{KEY}x", KEY[:-1]):
             with pytest.raises(openai.AuthenticationError, match="No API key, or a wrong one"):
-                ask(openai.OpenAI(base_url=where, api_key=key, max_retries=0))
-        got = ask(openai.OpenAI(base_url=where, api_key=KEY, max_retries=0))
+                ask(openai.OpenAI(base_url=f"{where}/v1", api_key=key, max_retries=0))
+        got = ask(openai.OpenAI(base_url=f"{where}/v1", api_key=KEY, max_retries=0))
         assert 0 < got.anchorscope["probability"] < 1
-        root = where.removesuffix("/v1")
-        assert httpx.get(f"{root}/healthz").json() == {"status": "ok"}
-        assert httpx.get(f"{root}/metrics").status_code == 401
+        assert httpx.get(f"{where}/healthz").json() == {"status": "ok"}
+        assert httpx.get(f"{where}/metrics").status_code == 401
+
+
+def test_refusals_have_the_shape_of_errors_and_head_has_the_headers_of_get(address):
+    body = json.dumps({"model": NAME, "messages": [{"role": "user", "content": "a" * (1 << 16)}]})
+    headers = {"content-type": "application/json"}
+    got = httpx.post(f"{address}/chat/completions", content=body, headers=headers)
+    assert (got.status_code, got.json()["error"]["code"]) == (413, "request_too_large")
+    root = address.removesuffix("/v1")
+    evil = httpx.get(f"{address}/models", headers={"origin": "http://evil.example"})
+    assert (evil.status_code, evil.json()["error"]["code"]) == (403, "forbidden")
+    missing = httpx.get(f"{address}/nothing")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+    for path in ("/healthz", "/readyz", "/v1/models"):
+        status, headers, body = send(root, "GET", path, host=root.removeprefix("http://"))
+        same = send(root, "HEAD", path, host=root.removeprefix("http://"))
+        assert (status, int(headers["content-length"])) == (200, len(body))
+        assert (same[0], same[1]["content-length"], same[2]) == (200, str(len(body)), b"")
+
+
+MANY = 24
 
 
 def test_nothing_is_lost_at_sigterm_and_every_request_has_a_line(folder, tmp_path):
-    """64 clients of four kinds, one answer a call, so that most wait when the signal comes."""
-    long = " ".join(["Where is Cairo?"] * 24)
+    """Many clients of four kinds, two answers a call, so that most wait when the signal comes."""
+    long = " ".join(["Where is Cairo?"] * 12)
 
     def request(client, number: int) -> bool:
         text = f"{long} {number}?"
@@ -373,29 +383,29 @@ def test_nothing_is_lost_at_sigterm_and_every_request_has_a_line(folder, tmp_pat
     with (
         log.open("w") as errors,
         server_process(*words, cwd=folder, errors=errors, OMP_NUM_THREADS="1") as (process, where),
-        ThreadPoolExecutor(64) as pool,
+        ThreadPoolExecutor(MANY) as pool,
         openai.OpenAI(base_url=where, api_key="none", max_retries=0, timeout=300) as client,
     ):
-        pending = [pool.submit(request, client, number) for number in range(64)]
+        pending = [pool.submit(request, client, number) for number in range(MANY)]
         while (now := counts(where))["anchorscope_queue_seconds_count"] + now[
             "anchorscope_queue_length"
-        ] < 64:
-            pass
+        ] < MANY:
+            time.sleep(0.05)
         assert now["anchorscope_queue_length"] > 0
         process.send_signal(signal.SIGTERM)
-        assert [one.result() for one in pending] == [True] * 64
+        assert [one.result() for one in pending] == [True] * MANY
         assert process.wait(timeout=60) == 0
     lines = [json.loads(line) for line in log.read_text().splitlines() if line[:1] == "{"]
     served = [line["request"] for line in lines if line["request"]["method"] == "POST"]
-    assert len(served) == len({one["id"] for one in served}) == 64
+    assert len(served) == len({one["id"] for one in served}) == MANY
     assert all(one["status"] == 200 and one["outcome"] for one in served)
-    assert sum("," in one["outcome"] for one in served) == 16  # two answers each
+    assert sum("," in one["outcome"] for one in served) == MANY / 4  # two answers each
 
 
 REFUSED = [
-    (["--listen", "0.0.0.0"], "--listen 0.0.0.0 lets others in. Set an API key of 16"),
+    (["--listen", "0.0.0.0"], "--listen 0.0.0.0 lets others in. Set the environment variable"),
     (["--listen", "::1"], "--listen ::1 lets others in"),
-    (["--listen", "0.0.0.0", "--api-key", "short"], "The API key has 5 characters."),
+    (["--listen", "0.0.0.0", "--api-key", "short"], "ANCHORSCOPE_API_KEY has 5 characters."),
     (["--queue", "0"], "Invalid value for '--queue'"),
     (["--drain", "-1"], "Invalid value for '--drain'"),
     (["--request-seconds", "0"], "Invalid value for '--request-seconds'"),
@@ -433,4 +443,4 @@ def test_the_container_starts_what_is_there_and_nothing_without_a_key(cli, tmp_p
     words = json.loads(re.findall(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)[0])
     assert words[:3] == ["anchorscope", "detect", "serve"]
     code, _, error = cli(*words[1:], tmp_path / "none")
-    assert code == 2 and "--listen 0.0.0.0 lets others in. Set an API key" in error
+    assert code == 2 and "--listen 0.0.0.0 lets others in." in error

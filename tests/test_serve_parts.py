@@ -6,6 +6,7 @@ import math
 import signal
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +16,7 @@ import openai
 import pytest
 import torch
 from kit.plain import plain_states
-from kit.serve_fixture import served_here, server_here
+from kit.web_server import server_here
 from test_detect_score import LAYER, QUESTIONS, SHOTS, make
 
 from anchorscope.detect.prompts import Example, Exchange
@@ -128,82 +129,81 @@ def post(address: str, question: str, **more) -> httpx.Response:
     return httpx.post(f"{address}/v1/chat/completions", json=body | more, timeout=60)
 
 
-def test_a_full_queue_refuses_and_those_inside_are_answered(tiny_llama):
+@pytest.fixture
+def busy(request, tiny_llama):
+    """A server that is answering a first question until its gate is opened."""
     served = Gated(make(tiny_llama), tiny_llama)
-    with served_here(served, queue=2, batch=2) as address, ThreadPoolExecutor(3) as pool:
+    limits = getattr(request, "param", {})
+    with server_here(served, **limits) as (server, address), ThreadPoolExecutor(4) as pool:
         first = pool.submit(post, address, QUESTIONS[0])
         assert served.reached.wait(60)  # it has left the queue
-        others = [
-            pool.submit(post, address, q, stream=bool(n)) for n, q in enumerate(QUESTIONS[1:3])
-        ]
-        while "anchorscope_queue_length 2.0" not in httpx.get(f"{address}/metrics").text:
-            assert not any(other.done() for other in others)
-        refused = post(address, QUESTIONS[3])
-        assert refused.status_code == 503
-        assert refused.json()["error"]["code"] == "overloaded"
-        assert refused.headers["retry-after"] == "1"
-        assert httpx.get(f"{address}/healthz").status_code == 200
+
+        def until_metrics_have(text: str) -> None:
+            while text not in httpx.get(f"{address}/metrics").text:
+                assert not first.done()
+
+        yield served, server, address, pool, first, until_metrics_have
         served.gate.set()
-        for one in (first, *others):
-            assert one.result().status_code == 200
-        assert post(address, QUESTIONS[3]).status_code == 200
-        assert 'status="503"} 1.0' in httpx.get(f"{address}/metrics").text
+
+
+@pytest.mark.parametrize("busy", [{"queue": 2, "batch": 2}], indirect=True)
+def test_a_full_queue_refuses_and_those_inside_are_answered(busy):
+    served, _, address, pool, first, until_metrics_have = busy
+    others = [pool.submit(post, address, q, stream=bool(n)) for n, q in enumerate(QUESTIONS[1:3])]
+    until_metrics_have("anchorscope_queue_length 2.0")
+    refused = post(address, QUESTIONS[3])
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert refused.json()["error"]["code"] == "overloaded"
+    assert httpx.get(f"{address}/healthz").status_code == 200
+    served.gate.set()
+    assert [one.result().status_code for one in (first, *others)] == [200] * 3
+    assert post(address, QUESTIONS[3]).status_code == 200
+    assert 'status="503"} 1.0' in httpx.get(f"{address}/metrics").text
 
 
 @pytest.mark.parametrize("stream", ["false", "true"])
-def test_a_question_whose_client_left_is_not_asked(tiny_llama, stream):
-    served = Gated(make(tiny_llama), tiny_llama)
-    with served_here(served) as address, ThreadPoolExecutor(1) as pool:
-        first = pool.submit(post, address, QUESTIONS[0])
-        assert served.reached.wait(60)
-        host, port = address.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port))) as leaving:
-            body = f'{{"model": "LlamaForCausalLM", "stream": {stream}, "messages": '
-            body += f'[{{"role": "user", "content": "{QUESTIONS[1]}"}}]}}'
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}:{port}\r\n"
-            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-            leaving.sendall((head + body).encode())
-            while "anchorscope_queue_length 1.0" not in httpx.get(f"{address}/metrics").text:
-                assert not first.done()
-        while 'status="499"} 1.0' not in httpx.get(f"{address}/metrics").text:
-            assert not first.done()
-        served.gate.set()
-        assert first.result().status_code == 200
-        assert post(address, QUESTIONS[2]).status_code == 200
-        assert served.asked == [QUESTIONS[0], QUESTIONS[2]]
+def test_a_question_whose_client_left_is_not_asked(busy, stream):
+    served, _, address, _, first, until_metrics_have = busy
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as leaving:
+        body = f'{{"model": "LlamaForCausalLM", "stream": {stream}, "messages": '
+        body += f'[{{"role": "user", "content": "{QUESTIONS[1]}"}}]}}'
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}:{port}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        leaving.sendall((head + body).encode())
+        until_metrics_have("anchorscope_queue_length 1.0")
+    until_metrics_have('status="499"} 1.0')
+    served.gate.set()
+    assert first.result().status_code == post(address, QUESTIONS[2]).status_code == 200
+    assert served.asked == [QUESTIONS[0], QUESTIONS[2]]
 
 
-def test_new_work_is_refused_while_the_server_drains(tiny_llama):
-    served = Gated(make(tiny_llama), tiny_llama)
-    with server_here(served) as (server, address), ThreadPoolExecutor(1) as pool:
-        first = pool.submit(post, address, QUESTIONS[0])
-        assert served.reached.wait(60)
-        assert httpx.get(f"{address}/readyz").status_code == 200
-        server.handle_exit(signal.SIGTERM, None)
-        ready = httpx.get(f"{address}/readyz")
-        assert (ready.status_code, ready.json()) == (503, {"status": "draining"})
-        refused = post(address, QUESTIONS[1])
-        assert refused.status_code == 503
-        assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
-        assert httpx.get(f"{address}/healthz").status_code == 200
-        served.gate.set()
-        assert first.result().status_code == 200
+def test_new_work_is_refused_while_the_server_drains(busy):
+    served, server, address, _, first, _ = busy
+    assert httpx.get(f"{address}/readyz").status_code == 200
+    server.handle_exit(signal.SIGTERM, None)
+    ready, refused = httpx.get(f"{address}/readyz"), post(address, QUESTIONS[1])
+    assert (ready.status_code, ready.json()) == (503, {"status": "draining"})
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert refused.headers["connection"] == "close"
+    assert httpx.get(f"{address}/healthz").status_code == 200
+    served.gate.set()
+    assert first.result().status_code == 200
     assert served.asked == [QUESTIONS[0]]
 
 
-def test_a_second_signal_ends_the_wait_and_says_so(tiny_llama):
-    served = Gated(make(tiny_llama), tiny_llama)
-    with server_here(served) as (server, address), ThreadPoolExecutor(1) as pool:
-        first = pool.submit(post, address, QUESTIONS[0])
-        assert served.reached.wait(60)
-        server.handle_exit(signal.SIGTERM, None)
-        server.handle_exit(signal.SIGTERM, None)
-        cut = first.result()
-        assert (cut.status_code, cut.headers["retry-after"]) == (503, "1")
-        assert "stopped before the answer" in cut.json()["error"]["message"]
-        served.gate.set()
+def test_a_second_signal_ends_the_wait_and_says_so(busy):
+    served, server, _, _, first, _ = busy
+    server.handle_exit(signal.SIGTERM, None)
+    server.handle_exit(signal.SIGTERM, None)
+    cut = first.result()
+    assert (cut.status_code, cut.headers["retry-after"]) == (503, "1")
+    assert "stopped before the answer" in cut.json()["error"]["message"]
+    served.gate.set()
     # A thread inside torch would abort the process at its end.
-    assert "anchorscope-worker" not in [thread.name for thread in threading.enumerate()]
+    end = time.monotonic() + 30
+    while "anchorscope-worker" in [thread.name for thread in threading.enumerate()]:
+        assert time.monotonic() < end
 
 
 def test_half_sent_requests_are_closed(tiny_llama):
@@ -249,7 +249,7 @@ class Fragile(Served):
 
 def test_a_failure_is_of_its_own_request(tiny_llama):
     served = Fragile(make(tiny_llama), tiny_llama)
-    with served_here(served) as address, ThreadPoolExecutor(4) as pool:
+    with server_here(served) as (_, address), ThreadPoolExecutor(4) as pool:
         got = list(pool.map(lambda q: post(address, q), QUESTIONS))
         assert [one.status_code for one in got] == [500, 500, 200, 200]
         assert "Use float32" in got[0].json()["error"]["message"]

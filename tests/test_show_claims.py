@@ -145,7 +145,7 @@ def test_every_row_of_two_models_is_in_one_cell() -> None:
     assert blocks[0].columns == tuple(single)
     assert {c.model for c in blocks[3].columns} == {"Llama-3.2-1B"}
     cells = [
-        (row.claim, column.model, column.dataset, cell.modes["strict"].verdict, cell.finding)
+        (row.claim, column.model, column.dataset, cell["strict_decision"], cell["finding"])
         for block in blocks
         for row in block.rows
         for column, cell in row.cells.items()

@@ -25,7 +25,7 @@ from anchorscope.evidence.pieces import evidence_tables
 from anchorscope.run_folder.view import RunView, where
 from anchorscope.show.charts import chart_data
 from anchorscope.show.claims import claim_inputs, claims_of
-from anchorscope.show.evidence import PIECES, chosen_layer, head_map, pieces_of, summed_logs
+from anchorscope.show.evidence import PIECES, chosen_layer, pieces_of, summed_logs
 from anchorscope.show.figures import figure_names, figure_of
 from anchorscope.show.report import page
 
@@ -42,6 +42,16 @@ def test_only_what_was_asked_for_and_read_is_made(run: RunView) -> None:
     assert evidence_tables((), inputs) == {}
     asked = ("patching", "answer-only", "saliency", "heads", "boundary")
     assert set(evidence_tables(asked, inputs)) == {"boundary", "boundary_model"}
+
+
+def decisions(run: RunView, findings: pd.DataFrame | None = None, **tables) -> pd.DataFrame:
+    """The claims of the run with other tables of evidence, None: without one, by name."""
+    changed = {name: table for name, table in (run.evidence | tables).items() if table is not None}
+    inputs = claim_inputs(run)
+    inputs = replace(
+        inputs, evidence=changed, findings=inputs.findings if findings is None else findings
+    )
+    return claims_table([inputs]).set_index("claim")[["paper_decision", "strict_decision"]]
 
 
 @pytest.fixture
@@ -99,16 +109,12 @@ def test_a_dip_test_that_does_not_reject_shows_nothing(run: RunView) -> None:
     split = run.evidence["saliency"]
     split = split.assign(dip_p=np.where(split["subset"] == "wrong", 0.6, 1e-4))
     none = run.findings.assign(finding="uniform")
-    inputs = claim_inputs(run)
     for salient, paper, strict in (
         (one, "not shown", "not shown"), (split, "holds", "not shown"),
         (run.evidence["saliency"], "holds", "holds"),
     ):  # fmt: skip
-        tables = dict(run.evidence) | {"saliency": salient}
-        changed = replace(inputs, evidence=tables, findings=none)
-        found = claims_table([changed]).set_index("claim")
-        said = found.loc["saliency-two-humps", ["paper_decision", "strict_decision"]].tolist()
-        assert said == [paper, strict]
+        found = decisions(run, findings=none, saliency=salient)
+        assert found.loc["saliency-two-humps"].tolist() == [paper, strict]
         assert found.loc["window-moves-q", "strict_decision"] == "not shown"
 
 
@@ -152,52 +158,46 @@ def test_a_patch_that_does_no_more_than_its_control_does_not_hold(run: RunView) 
     table = run.evidence["patching"]
     same = where(table, intervention="patch-matched").assign(intervention="patch-other")
     others = table[table["intervention"] != "patch-other"]
-    other = dict(run.evidence) | {"patching": pd.concat([others, same])}
+    patching = pd.concat([others, same])
     none = run.evidence["patching_gap"].assign(gap=0.0, gap_low=-0.05, gap_high=0.05)
-    missing = {name: table for name, table in other.items() if name != "patching_gap"}
-    without_control = (other | {"patching_gap": none}, "undecided"), (missing, "not measured")
-    for tables, expected in without_control:
-        found = claims_table([replace(claim_inputs(run), evidence=tables)]).set_index("claim")
-        decisions = found.loc["patching-flips-q", ["paper_decision", "strict_decision"]]
-        assert decisions.tolist() == ["holds", expected]
+    for gap, expected in ((none, "undecided"), (None, "not measured")):
+        found = decisions(run, patching=patching, patching_gap=gap).loc["patching-flips-q"]
+        assert found.tolist() == ["holds", expected]
 
 
 def test_awareness_must_beat_what_is_simpler(run: RunView) -> None:
-    base = run.evidence["awareness"]
+    base, gaps = run.evidence["awareness"], run.evidence["awareness_gap"]
     ends = {"auroc": 0.9, "low": 0.88, "high": 0.92}
-    knows = base.assign(**{n: np.where(base["predictor"] == "state", v, base[n])
-                           for n, v in ends.items()})  # fmt: skip
+    knows = base.assign(
+        **{n: base[n].mask(base["predictor"] == "state", v) for n, v in ends.items()}
+    )
     beaten = base.assign(**ends)  # the logit alone does as well
-    gaps = run.evidence["awareness_gap"]
     for table, gap, expected in ((knows, 0.3, "holds"), (beaten, 0.0, "undecided")):
         pairs = gaps.assign(gap=gap, low=gap - 0.02, high=gap + 0.02)
-        other = dict(run.evidence) | {"awareness": table, "awareness_gap": pairs}
-        found = claims_table([replace(claim_inputs(run), evidence=other)]).set_index("claim")
-        assert found.loc["state-knows-pathway", "paper_decision"] == "holds"
-        assert found.loc["state-knows-pathway", "strict_decision"] == expected
+        found = decisions(run, awareness=table, awareness_gap=pairs).loc["state-knows-pathway"]
+        assert found.tolist() == ["holds", expected]
 
 
 def test_abstentions_become_a_claim_only_where_they_were_read(run: RunView) -> None:
     assert "q-abstains-less" not in set(run.claims["claim"])
     rows = where(run.evidence["boundary"], measure="accuracy")
-    fewer = {"value": -0.3, "low": -0.35, "high": -0.25}
-    rows = rows.assign(measure="abstention", **fewer)
-    other = dict(run.evidence) | {"boundary": pd.concat([run.evidence["boundary"], rows])}
-    found = claims_table([replace(claim_inputs(run), evidence=other)]).set_index("claim")
+    rows = rows.assign(measure="abstention", value=-0.3, low=-0.35, high=-0.25)
+    found = decisions(run, boundary=pd.concat([run.evidence["boundary"], rows]))
     assert found.loc["q-abstains-less", "strict_decision"] == "holds"
 
 
 def test_charts_show_the_numbers_of_the_tables(run: RunView) -> None:
-    chart = chart_data(PIECES["patching"].chart(run))
+    chart = chart_data(PIECES["patching"][1](run))
     assert [view["label"] for view in chart["views"]] == ["Strict mode", "Paper mode"]
     lines = {curve["label"]: curve for curve in chart["views"][0]["curves"]}
     rows = where(run.evidence["patching"], intervention="patch-matched", mode="strict",
                  subset="all", pathway="Q")  # fmt: skip
     q = lines["Q-Anchored (Simulated)"]
     assert q["value"] == pytest.approx((100 * rows["flip_rate"]).tolist())
-    (heads,) = chart_data(PIECES["heads"].chart(run))["views"]
-    assert np.unravel_index(np.argmin(head_map(run, "simulated")), (4, 3)) == (1, 1)
-    assert heads["cells"][1][1] == pytest.approx(np.min(head_map(run, "simulated")))
+    (heads,) = chart_data(PIECES["heads"][1](run))["views"]
+    assert np.unravel_index(np.argmin(heads["cells"]), (4, 3)) == (1, 1)
+    rows = where(run.evidence["heads"], block=2, head=1, set="")
+    assert heads["cells"][1][1] == pytest.approx(rows["delta_p"].mean())
 
 
 def test_densities_are_of_one_value_a_sample(run: RunView) -> None:
@@ -205,7 +205,7 @@ def test_densities_are_of_one_value_a_sample(run: RunView) -> None:
     whole = run.saliency.groupby("id")["saliency"].sum()
     assert len(rows) == len(whole) == 160
     assert 10 ** rows.set_index("id")["log"][whole.index[7]] == pytest.approx(whole.iloc[7])
-    for series in PIECES["saliency"].chart(run).views[0].series:
+    for series in PIECES["saliency"][1](run).views[0].series:
         assert trapezoid(series.value, series.layer) == pytest.approx(1, abs=0.1)
 
 
@@ -213,8 +213,8 @@ def test_the_report_has_each_piece_folded_with_its_tables(run: RunView, bare: Ru
     text = page(run)
     section = text[text.index("<h2>The other evidence") :]
     section = section[: section.index("</section>")]
-    for name, piece in PIECES.items():
-        assert piece.title in section and f'id="evidence-{name.replace("_", "-")}"' in section
+    for name, (title, _) in PIECES.items():
+        assert title in section and f'id="evidence-{name.replace("_", "-")}"' in section
     for name in run.evidence:
         assert f"Rows of tables/{name}.csv" in section
     assert section.count("<details>") == len(PIECES) + len(run.evidence)
@@ -232,7 +232,7 @@ def test_donors_are_counted(run: RunView) -> None:
     other.__dict__["donors"] = pd.DataFrame(
         rows, columns=["id", "kind", "same_relation", "resized"]
     )
-    caption = PIECES["patching"].chart(other).caption
+    caption = PIECES["patching"][1](other).caption
     assert "Of 3 matched donors 2 share the relation, and 2 have another" in caption
 
 

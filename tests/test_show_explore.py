@@ -20,9 +20,7 @@ from scipy.stats import linregress
 from anchorscope.config import Config
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView, where
-from anchorscope.show.explore import page as pages
-from anchorscope.show.explore.data import halves, lines
-from anchorscope.show.explore.page import write_view
+from anchorscope.show.explore.page import halves, lines, write_view
 from anchorscope.show.explore.stored_beliefs import beliefs_of
 from anchorscope.show.explore.token_texts import NoTokens, Tokens, tokens_of
 from anchorscope.simulate import Truth, simulate
@@ -85,8 +83,8 @@ def test_the_line_of_one_mechanism_is_the_least_squares_line(simulated: RunView)
 
 
 def test_the_page_holds_the_figure_of_the_tables(simulated: RunView, tmp_path: Path) -> None:
-    text = write_view([simulated], tmp_path / "view.html").page.read_text(encoding="utf-8")
-    (head,) = json.loads(re.findall(r'id="head">(.*?)</script>', text)[0])
+    text = write_view([simulated], tmp_path / "view.html").read_text(encoding="utf-8")
+    head = json.loads(re.findall(r'id="run-0">(.*?)</script>', text)[0])
     view = head["views"]["strict"]
     rows = where(simulated.layers, dataset="simulated", mode="strict", pathway="Q")
     (curve,) = (line for line in view["curves"] if not line["dashed"])
@@ -132,45 +130,15 @@ def test_without_the_right_tokenizer_the_page_says_why(tmp_path: Path) -> None:
 
 
 def test_the_policy_names_the_hashes_of_what_is_there(tmp_path: Path) -> None:
-    text = write_view([RunView.open(make_evil(tmp_path / "run"))]).page.read_text(encoding="utf-8")
+    text = write_view([RunView.open(make_evil(tmp_path / "run"))]).read_text(encoding="utf-8")
     (policy,) = re.findall(r'Security-Policy" content="([^"]*)"', text)
     for kind in ("script", "style"):
         (inside,) = re.findall(rf"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
         assert f"{kind}-src 'sha256-{digest}';" in policy
     assert policy.startswith("default-src 'none';")
-    assert "connect-src 'none'" in policy
+    assert "connect-src" not in policy  # and so nothing may be fetched
     assert QUESTION.split("{")[0] not in text  # only inside JSON, with < as an escape
-
-
-def test_many_samples_lie_beside_the_page_and_no_other_file_is_touched(
-    tmp_path: Path, monkeypatch, cli
-) -> None:
-    folder = make_run(tmp_path / "run", n=30, layers=2)
-    monkeypatch.setattr(pages, "MOST_INSIDE", 50)
-    monkeypatch.setattr("anchorscope.show.explore.data.BLOCK", 25)
-    page, beside = tmp_path / "page.html", tmp_path / "page-data"
-    beside.mkdir()
-    (beside / "thesis.txt").write_text("three years of work")
-    code, _, error = cli("view", folder, "--out", page)
-    assert code == 2 and not page.exists()
-    assert "page-data' holds 'thesis.txt', which `anchorscope view` did not write" in error
-    assert (beside / "thesis.txt").read_text() == "three years of work"
-    (beside / "thesis.txt").unlink()
-    beside.rmdir()
-    beside.symlink_to(folder)
-    assert cli("view", folder, "--out", page)[0] == 2 and (folder / "run.json").is_file()
-    beside.unlink()
-    code, out, _ = cli("view", folder, "--out", page)
-    assert code == 0 and "-m http.server" in out
-    files = sorted(beside.iterdir())
-    assert [file.name for file in files] == [f"run1-{i:03d}.json" for i in range(3)]
-    ids = [id for file in files for id in json.loads(file.read_text())["id"]]
-    assert ids == RunView.open(folder).samples["id"].tolist()
-    assert "connect-src 'self'" in page.read_text(encoding="utf-8")
-    monkeypatch.setattr("anchorscope.show.explore.data.BLOCK", 40)  # fewer files than before
-    assert cli("view", folder, "--out", page)[0] == 0
-    assert sorted(file.name for file in beside.iterdir()) == ["run1-000.json", "run1-001.json"]
 
 
 def test_runs_that_cannot_be_shown_are_refused(tmp_path: Path, cli) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import csv
-import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +13,6 @@ from kit.show_fixture import make_run
 from scipy.special import expit
 
 from anchorscope.run_folder.view import RunView, where
-from anchorscope.show.explore import page as pages
 from anchorscope.show.explore.page import write_view
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -32,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunView:
 
 @pytest.fixture(scope="module")
 def address(run: RunView) -> str:
-    return write_view([run]).page.as_uri()
+    return write_view([run]).as_uri()
 
 
 @pytest.fixture
@@ -148,7 +144,7 @@ def test_the_belief_and_its_bands_are_those_of_the_table(browser, tmp_path: Path
     run = RunView.open(make_run(tmp_path / "run", layers=6, n=400, datasets={"atlas": "Atlas"}))
     table = where(run.pathways, mode="strict")
     id = table["id"].iloc[0]
-    tab, _ = open_page(browser, f"{write_view([run]).page.as_uri()}#open={id}")
+    tab, _ = open_page(browser, f"{write_view([run]).as_uri()}#open={id}")
     mine = where(table, id=id).sort_values("layer")
     for pass_, column in (("clean", "logit_clean"), ("knockout", "logit_knockout")):
         shown = heights(tab, f'.belief[data-pass="{pass_}"]')
@@ -203,7 +199,7 @@ def test_the_csv_is_the_table(browser, address, tmp_path: Path, sort: str) -> No
 
 def test_two_runs_stand_side_by_side_joined_by_question(browser, run: RunView, tmp_path) -> None:
     other = RunView.open(make_run(tmp_path / "two", layers=12, n=70, seed=5, model="Larger"))
-    tab, heard = open_page(browser, write_view([run, other], tmp_path / "two.html").page.as_uri())
+    tab, heard = open_page(browser, write_view([run, other], tmp_path / "two.html").as_uri())
     one, two = (of.samples.set_index("id")["verdict"] for of in (run, other))
     shared = one.index.intersection(two.index)
     assert count(tab) == len(shared) == 140
@@ -219,26 +215,6 @@ def test_two_runs_stand_side_by_side_joined_by_question(browser, run: RunView, t
     assert heard.errors == []
     assert heard.outside() == []
     tab.close()
-
-
-def test_samples_beside_the_page_are_read_from_a_server(
-    browser, run: RunView, tmp_path, monkeypatch
-) -> None:
-    monkeypatch.setattr(pages, "MOST_INSIDE", 100)
-    monkeypatch.setattr("anchorscope.show.explore.data.BLOCK", 64)
-    page = write_view([run], tmp_path / "many.html").page
-    tab = browser.new_page()
-    tab.goto(page.as_uri())
-    tab.get_by_text("python -m http.server").wait_for()
-    tab.close()
-    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        tab, heard = open_page(browser, f"http://127.0.0.1:{server.server_port}/many.html")
-        assert count(tab) == len(run.samples)
-        assert heard.errors == []
-        tab.close()
-        server.shutdown()
 
 
 def test_the_page_fits_and_follows_the_scheme(browser, address, run) -> None:

@@ -22,11 +22,11 @@ from anchorscope.show.report import (
     draw,
     facts,
     findings,
-    five_answers,
     kinds,
     marked,
 )
-from anchorscope.show.words import listed, number, percent, short, span
+from anchorscope.show.report import page as html
+from anchorscope.show.words import number, percent, short, span
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'"
 SECTIONS = [
@@ -118,18 +118,15 @@ def test_sections_are_in_order_and_the_contents_lead_to_them(page: Page, tmp_pat
 
 
 def test_the_gap_of_a_finding_is_on_the_page_once(run: RunView) -> None:
-    rows = {"gap": -12.34, "gap_low": -23.45, "gap_high": -3.21}
+    rows = {"gap": -12.34, "gap_low": -23.4, "gap_high": -3.21}
     other = RunView(run.path, run.info)
     other.__dict__["findings"] = run.findings.assign(**rows)
     same = run.claims["claim"] == "two-pathways"
     other.__dict__["claims"] = run.claims.assign(
         strict_value=run.claims["strict_value"].mask(same, -12.34)
     )
-    (row, *_) = findings(other)
-    assert "the gap of Q and A is −12.3 (−23.4 to −3.2) points" in row["summary"].replace(
-        "−23.5", "−23.4"
-    )
     words = Page(write_report(other).read_text(encoding="utf-8")).words
+    assert "the gap of Q and A is −12.3 (−23.4 to −3.2) points" in _line(words)
     assert words.count("−12.3") == len(run.findings)  # once for each dataset
 
 
@@ -247,14 +244,18 @@ def test_a_question_only_probe_is_named_where_there_is_one(page: Page, tmp_path:
     assert words in Page(write_report(RunView.open(run.path)).read_text(encoding="utf-8")).words
 
 
-def _first(run: RunView, **values: float | str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The first dataset's finding with these columns of findings.csv, and its five answers."""
+def _line(words: str) -> str:
+    return " ".join(words.split())
+
+
+def _shown(run: RunView, **values: float | str) -> str:
+    """The part of the page about the first dataset's finding, with these columns for it."""
     other = RunView(run.path, run.info)
     table = run.findings.astype({name: object for name in values if name in TEXT})
     table.loc[0, list(values)] = list(values.values())
     other.__dict__["findings"] = table
-    found = findings(other)[0]
-    return found, {str(question)[:1]: str(answer) for question, answer in found["answers"].rows}
+    text = html(other)
+    return _line(Page(text[text.index('id="findings"') :].split("<h3>")[1]).words)
 
 
 def test_an_effect_names_what_its_test_is_of(run: RunView) -> None:
@@ -271,35 +272,35 @@ def test_an_effect_names_what_its_test_is_of(run: RunView) -> None:
         for name, values in spans.items()
         for end, value in zip(("", "_low", "_high"), values, strict=True)
     }
-    _, answers = _first(run, effect_p=1e-5, **columns)
-    tested, untested = answers["1"].split(". ")
-    assert "predicted right −0.81 (−1.04 to −0.58) logits" in tested
-    assert "predicted wrong 0.72 (0.44 to 0.99) logits" in tested
-    assert tested.endswith("within either predicted class, or more flips: p < 0.001")
-    assert "not tested: 0.1 (−2.0 to 2.2) points, 0.02 (−0.30 to 0.34) logits" in untested
-    row = records(run.findings.drop(columns=list(FINDINGS_EFFECT)))[0]  # of states of one's own
-    answer = str(five_answers(row, "points").rows[0][1])
+    text = _shown(run, effect_p=1e-5, **columns)
+    assert "samples predicted right −0.81 (−1.04 to −0.58) logits; " in text
+    assert "samples predicted wrong 0.72 (0.44 to 0.99) logits; 0.03 (−0.01 to 0.07) of" in text
+    assert "within either predicted class, or more flips: p < 0.001. The mean over all" in text
+    assert "not tested: 0.1 (−2.0 to 2.2) points, 0.02 (−0.30 to 0.34) logits" in text
+    other = RunView(run.path, run.info)  # of states of one's own
+    other.__dict__["findings"] = run.findings.drop(columns=list(FINDINGS_EFFECT))
+    answer = _line(Page(html(other)).words)
     assert "predicted right" not in answer and "within either predicted class" in answer
 
 
 def test_what_was_not_measured_says_why(run: RunView) -> None:
     none = float("nan")
-    found, answers = _first(
+    text = _shown(
         run, same_gap=none, question_p=none, exact_share=none, content_share=none, retest=none,
         retest_p=none, kappa=none, retest_kappa=none, cells=none, untested="retest",
     )  # fmt: skip
-    assert "with both from one probe it was not measured: a group is empty" in found["summary"]
-    assert answers["2"] == "not measured: this run has no pass that hides the whole question"
-    assert answers["3"].endswith("retest not measured: too few samples were read again")
-    assert answers["4"].endswith("(κ) not measured: there are no two humps to agree on")
-    assert answers["5"] == "no two groups to explain"
-    assert "Not tested, for lack of the pass: retest." in found["cautions"]
+    assert "(with both from one probe it was not measured: a group is empty; the clean" in text
+    assert "not measured: this run has no pass that hides the whole question" in text
+    assert "retest not measured: too few samples were read again" in text
+    assert "(κ) not measured: there are no two humps to agree on" in text
+    assert "5. What explains it? no two groups to explain" in text
+    assert "Not tested, for lack of the pass: retest." in text
 
 
 def test_what_weakens_a_finding_is_said_before_it(run: RunView, tmp_path: Path) -> None:
-    found, _ = _first(run, finding="uniform", power_half=0.5)
-    assert found["cautions"][0] == "This run cannot tell two groups from one."
-    assert "found two pathways in 50 % of cases" in found["summary"]
+    text = _shown(run, finding="uniform", power_half=0.5)
+    assert text.index("This run cannot tell two groups from one.") < text.index("Read over")
+    assert "found two pathways in 50 % of cases" in text
     few = add_strict(make_run(tmp_path / "run", layers=4, n=16, auroc=0.51))
     text = " ".join(findings(few)[0]["cautions"])
     assert "not shown to be better than chance (AUROC 0.5" in text and "Few samples" in text
@@ -311,4 +312,3 @@ def test_numbers_are_written_honestly() -> None:
     assert list(map(percent, shares)) == ["0.1 %", "−6 %", "0 %", "99.9 %", "103 %", "100 %"]
     assert [short(-17.41), short(2.832), short(float("nan"))] == ["−17.4", "2.83", ""]
     assert span(1.0, float("nan")) == "no interval"
-    assert [listed([]), listed(["a"]), listed(["a", "b"])] == ["", "a", "a and b"]

@@ -93,6 +93,7 @@ def test_the_site_opened_as_files_draws_searches_and_asks_no_other_host(tmp_path
         with page.expect_navigation():
             page.locator("article").get_by_role("link", name=link, exact=True).first.click()
         page.locator(seen).first.wait_for(state="visible")
+    page.wait_for_load_state("load")  # the field listens from then on
     page.locator(".md-search__input").fill("knockout")
     page.locator(".md-search-result__item").first.wait_for(state="attached")
     assert (elsewhere, errors) == ([], [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from kit.explore_browser import Heard
@@ -13,7 +14,6 @@ def visit(browser: Any, address: str, **options: Any) -> tuple[Any, Heard]:
     """A tab of a visitor of their own, ready."""
     size = options.pop("viewport", {"width": 1400, "height": 1000})
     tab, heard = browser.new_context(viewport=size, **options).new_page(), Heard()
-    tab.set_default_timeout(45_000)
     heard.listen(tab)
     tab.goto(address)
     tab.locator("#first .box").wait_for()
@@ -25,20 +25,24 @@ def elsewhere(heard: Heard, address: str) -> list[str]:
     return [url for url in heard.requests if not url.startswith((address, "data:", "blob:"))]
 
 
-def ask(tab: Any, question: str, side: str = "#first") -> None:
-    tab.locator("#question textarea").fill(question)
+def ask(tab: Any, question: str) -> None:
+    tab.locator("#question").fill(question)
     tab.locator("#ask").click()
-    shown = visible(question)
-    tab.locator(f"{side} .asked", has_text=shown).wait_for()
-    tab.locator(f"{side} svg.beliefs").wait_for()
-
-
-def visible(text: str) -> str:
-    return text.replace("\u202e", "U+202E").replace("\u202c", "U+202C")
+    shown = question.replace("\u202e", "U+202E").replace("\u202c", "U+202C")
+    tab.locator("#first .asked", has_text=shown).wait_for()
+    tab.locator("#first svg.beliefs").wait_for()
 
 
 def settled(tab: Any, side: str, cut: str) -> None:
     """Waits until exactly these tokens are cut in what the server sent."""
     read = f"[...document.querySelectorAll('{side} [aria-pressed=true]')]"
     joined = f"{read}.map(b => b.innerText).join('') === {cut!r}"
-    tab.wait_for_function(f"{joined} && !document.querySelector('{side} .busy')")
+    until(tab, f"{joined} && !document.querySelector('{side} .busy')")
+
+
+def until(tab: Any, expression: str) -> None:
+    """Waits until an expression is true; the page's policy forbids what wait_for_function does."""
+    end = time.monotonic() + 45
+    while not tab.evaluate(expression):
+        assert time.monotonic() < end, expression
+        tab.wait_for_timeout(20)

@@ -7,8 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +18,6 @@ from anchorscope.detect.detector import Detector
 from anchorscope.models import load_model
 from anchorscope.pipeline.collect import collect
 from anchorscope.records import Question
-from anchorscope.serve.app import Limits, serve_app
-from anchorscope.serve.served import Served
-from anchorscope.web.server import REQUEST_SECONDS, Server, bind, start_listening
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 NAME, ASKED = "tiny", 72
@@ -87,36 +82,3 @@ def server_process(
     finally:
         process.terminate()
         process.wait(timeout=30)
-
-
-@contextmanager
-def serving(*words: object, cwd: Path, **environment: str) -> Iterator[str]:
-    """The address that `anchorscope detect serve ...` prints, while its process runs."""
-    with server_process(*words, cwd=cwd, **environment) as (_, address):
-        yield address
-
-
-@contextmanager
-def server_here(
-    served: Served, *, request_seconds: float = REQUEST_SECONDS, **limits: int
-) -> Iterator[tuple[Server, str]]:
-    """A server in a thread of this process, and its address."""
-    bound = bind("127.0.0.1", 0)
-    host, port = bound.getsockname()
-    guard = serve_app(served, limits=Limits(**limits), hosts=[f"{host}:{port}"])
-    server = Server(guard, drain=60, request_seconds=request_seconds)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    yield server, start_listening(bound).rstrip("/")
-    server.should_exit = True
-    thread.join(timeout=10)
-    bound.close()
-
-
-@contextmanager
-def served_here(served: Served, **limits: int) -> Iterator[str]:
-    """The address of a server in a thread of this process."""
-    with server_here(served, **limits) as (_, address):
-        yield address

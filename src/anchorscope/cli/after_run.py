@@ -37,9 +37,6 @@ def verify(
             "--deep", help="Compute every table again from the stored answers and states."
         ),
     ] = False,
-    badge: Annotated[
-        Path | None, typer.Option(help="Write an SVG badge of the result, for a README.")
-    ] = None,
 ) -> None:
     """Compare every file with its checksum, format and versions, one line each.
 
@@ -53,13 +50,6 @@ def verify(
         console.print(str(checked), markup=False)
     result = f"{wrong} of {seen} wrong" if wrong else f"{seen} checks, all well"
     console.print(result, markup=False)
-    if badge is not None:
-        from anchorscope.run_folder.disk import write_atomic
-        from anchorscope.show.badge import badge as draw_badge
-
-        done = "recomputed" if deep else "verified"
-        text = f"{wrong} of {seen} checks failed" if wrong else f"{done}, {seen} checks"
-        write_atomic(badge, draw_badge(text, ok=not wrong))
     if wrong:
         raise typer.Exit(1)
 

@@ -57,16 +57,20 @@ def app(
     It shows the answer as it grows with its probability of being wrong, the pathway, and the
     belief by layer, clean and with any tokens cut. It listens on 127.0.0.1 alone.
     """
-    require_packages("app", "app", "gradio")
-    from anchorscope.app.page import guarded_app
-    from anchorscope.app.state import AppState, kept_run
+    require_packages("app", "app", "fastapi", "uvicorn")
+    from anchorscope.app import USER, AppState, guarded_app, kept_run
     from anchorscope.cli.show import open_in_browser
     from anchorscope.detect.detector import Detector
     from anchorscope.run_folder.view import RunView
-    from anchorscope.web.server import LOCAL, Server, bind, check_listener, start_listening
+    from anchorscope.web import LOCAL, Server, bind, check_listener, hosts_of, start_listening
 
+    if listen in ("0.0.0.0", "::", ""):  # nosec B104: this refuses it
+        raise UserError(
+            f"--listen '{listen}' is every address. Accepted: one address of this machine, the one "
+            "that visitors type, so that no other name can be used to reach it."
+        )
     password = None if listen == LOCAL else os.environ.get(PASSWORD, "")
-    check_listener(listen, password, what="password", variable=PASSWORD, least=8, one_address=True)
+    check_listener(listen, password, variable=PASSWORD, least=8)
     bound = bind(listen, port)
     view = None if run is None else RunView.open(run)
     trained = None if detector is None else Detector.load(detector)
@@ -82,12 +86,11 @@ def app(
         bar.note("Checking the knockout on the model, and asking once to warm up ...")
         state = AppState(loaded, view, trained)
         state.warm()
-    host, taken = bound.getsockname()[:2]
-    server = Server(guarded_app(state, host=host, port=taken, password=password))
+    server = Server(guarded_app(state, hosts=hosts_of(bound), password=password))
     address = start_listening(bound)
     echo(f"Open {address} in a browser. Ctrl-C ends it.")
     if password is not None:
-        echo("The name is anchorscope. The password travels in the clear: use a tunnel.")
+        echo(f"The name is {USER}. The password travels in the clear: use a tunnel.")
     if not no_open:
         open_in_browser(address)
     with suppress(KeyboardInterrupt):  # which is how it ends
@@ -146,9 +149,9 @@ def serve(
     from anchorscope.detect.detector import Detector
     from anchorscope.serve.app import Limits, requests, serve_app
     from anchorscope.serve.served import Served
-    from anchorscope.web.server import LOCAL, Server, bind, check_listener, start_listening
+    from anchorscope.web import LOCAL, Server, bind, check_listener, hosts_of, start_listening
 
-    check_listener(listen, api_key, what="API key", variable=API_KEY, least=16)
+    check_listener(listen, api_key, variable=API_KEY, least=16)
     limits = Limits(queue=queue, batch=batch, characters=question_chars, bytes=request_bytes)
     bound = bind(listen, port)
     loaded = Detector.load(detector)
@@ -161,9 +164,7 @@ def serve(
         bar.note("Proving the detector on the model with one question ...")
         served = Served(loaded, lm, as_dataset, max_tokens=max_tokens)
         served.warm()
-    taken = bound.getsockname()[1]
-    hosts = [f"{LOCAL}:{taken}", f"localhost:{taken}"]
-    guard = serve_app(served, limits=limits, key=api_key, hosts=hosts)
+    guard = serve_app(served, limits=limits, key=api_key, hosts=hosts_of(bound))
     server = Server(guard, drain=drain, request_seconds=request_seconds)
     if not quiet:
         lines = logging.StreamHandler()

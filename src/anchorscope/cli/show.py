@@ -91,15 +91,10 @@ def view(
     from anchorscope.run_folder.view import RunView
     from anchorscope.show.explore.page import write_view
 
-    written = write_view([RunView.open(run) for run in runs], out)
-    echo(f"View: {written.page}")
-    if written.beside is not None:
-        folder, name = written.page.resolve().parent, written.page.name
-        echo(f"Its samples are too many for one file; they are in {written.beside}. Serve them:")
-        echo(f"  {sys.executable} -m http.server --bind 127.0.0.1 --directory {folder} 8000")
-        echo(f"then open http://127.0.0.1:8000/{name}")
-    elif not no_open:
-        open_in_browser(written.page.resolve().as_uri())
+    page = write_view([RunView.open(run) for run in runs], out)
+    echo(f"View: {page}")
+    if not no_open:
+        open_in_browser(page.resolve().as_uri())
 
 
 def open_in_browser(address: str) -> bool:
@@ -200,9 +195,9 @@ def claim_table(block: Block, *, models: bool) -> Table:
             for cell in map(row.cells.get, block.columns):
                 text = Text()  # a claim need not be about every dataset
                 if cell is not None:
-                    decided = cell.modes[mode]
-                    text.append(decided.verdict, COLOURS.get(decided.verdict, ""))
-                    text.append(f" {_number(decided.value)}")
+                    decision = str(cell[f"{mode}_decision"])
+                    text.append(decision, COLOURS.get(decision, ""))
+                    text.append(f" {_number(float(cell[f'{mode}_value']))}")
                 texts.append(text)
             table.add_row(Text(row.claim if mode == MODES[0] else "", style="bold"), mode, *texts)
     return table

@@ -30,58 +30,57 @@ class Choices:
     window: int | None = None  # the cut in this many blocks that end at each layer
     heads: tuple[Head, ...] = ()  # the cut in these heads alone
 
+    def passes(self, config: Config) -> list[Intervention]:
+        """The passes over the answer's own trunk; a patch is a prompt of its own."""
+        # The positions name what is cut, as their exact tokens; the run's config says how.
+        cut = replace(knockout_of(config), name=KNOCKOUT.name, keys="exact")
+        passes = [cut]
+        if self.neutral:
+            passes.append(replace(cut, name=NEUTRAL.name, keys="neutral"))
+        if self.answer_only:
+            passes.append(ANSWER_ONLY)
+        if self.window is not None:
+            passes.append(replace(cut, name=WINDOW, layers=f"window:{self.window}"))
+        if self.heads:
+            passes.append(replace(cut, name=HEADS, heads=self.heads))
+        return passes
 
-def passes_of_choices(choices: Choices, config: Config) -> list[Intervention]:
-    """The passes over the answer's own trunk; a patch is a prompt of its own."""
-    # The positions name what is cut, as their exact tokens; the run's config says how.
-    cut = replace(knockout_of(config), name=KNOCKOUT.name, keys="exact")
-    passes = [cut]
-    if choices.neutral:
-        passes.append(replace(cut, name=NEUTRAL.name, keys="neutral"))
-    if choices.answer_only:
-        passes.append(ANSWER_ONLY)
-    if choices.window is not None:
-        passes.append(replace(cut, name=WINDOW, layers=f"window:{choices.window}"))
-    if choices.heads:
-        passes.append(replace(cut, name=HEADS, heads=choices.heads))
-    return passes
+    def positions(self, config: Config, sample: Sample) -> tuple[int, ...]:
+        """The positions that are cut: the chosen ones, or those the run's config names."""
+        if self.cut is not None:
+            return tuple(sorted(set(self.cut)))
+        return sample.question_tokens if config.keys == "question" else sample.exact_question
 
-
-def check_choices(choices: Choices, model: Model, *, prompt: int) -> None:
-    """Raise a UserError for what this model or this prompt of so many tokens does not have."""
-    heads = int(model.lm.config.get_text_config().num_attention_heads)
-    for block, head in choices.heads:
-        if not (1 <= block <= model.blocks and 0 <= head < heads):
+    def check(self, model: Model, *, prompt: int) -> None:
+        """Raise a UserError for what this model or this prompt of so many tokens does not have."""
+        heads = int(model.lm.config.get_text_config().num_attention_heads)
+        for block, head in self.heads:
+            if not (1 <= block <= model.blocks and 0 <= head < heads):
+                raise UserError(
+                    f"There is no head {block}.{head}. Accepted: block.head with blocks 1 to "
+                    f"{model.blocks} and heads 0 to {heads - 1}, such as {model.blocks}.0."
+                )
+        if self.window is not None and not 1 <= self.window <= model.blocks:
             raise UserError(
-                f"There is no head {block}.{head}. Accepted: block.head with blocks 1 to "
-                f"{model.blocks} and heads 0 to {heads - 1}, such as {model.blocks}.0."
+                f"The window is {self.window} blocks wide. Accepted: 1 to {model.blocks}."
             )
-    if choices.window is not None and not 1 <= choices.window <= model.blocks:
-        raise UserError(
-            f"The window is {choices.window} blocks wide. Accepted: 1 to {model.blocks}."
-        )
-    for position in choices.cut or ():
-        if not 0 < position < prompt:
-            raise UserError(
-                f"Token {position} cannot be cut. Accepted: tokens 1 to {prompt - 1}, which are "
-                "the prompt without its first one."
-            )
+        for position in self.cut or ():
+            if not 0 < position < prompt:
+                raise UserError(
+                    f"Token {position} cannot be cut. Accepted: tokens 1 to {prompt - 1}, which "
+                    "are the prompt without its first one."
+                )
 
 
 def heads_in(text: str) -> tuple[Head, ...]:
     """The heads that a text such as "12.3, 14.0" names: block from 1, head from 0."""
-    words = [word for word in re.split(r"[\s,;]+", text.strip()) if word]
-    pairs = [re.fullmatch(r"(\d{1,4})[.:](\d{1,4})", word) for word in words]
-    for word, pair in zip(words, pairs, strict=True):
+    words = re.split(r"[\s,;]+", text.strip(" \t\n,;"))
+    heads = []
+    for word in filter(None, words):
+        pair = re.fullmatch(r"(\d{1,4})[.:](\d{1,4})", word)
         if pair is None:
             raise UserError(
                 f"'{word[:40]}' names no head. Accepted: block.head, joined by commas: 12.3, 14.0."
             )
-    return tuple((int(pair[1]), int(pair[2])) for pair in pairs if pair is not None)
-
-
-def cut_positions(choices: Choices, config: Config, sample: Sample) -> tuple[int, ...]:
-    """The positions that the knockout cuts: the chosen ones, or those the run's config names."""
-    if choices.cut is not None:
-        return tuple(sorted(set(choices.cut)))
-    return sample.question_tokens if config.keys == "question" else sample.exact_question
+        heads.append((int(pair[1]), int(pair[2])))
+    return tuple(heads)

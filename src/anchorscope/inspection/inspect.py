@@ -1,9 +1,14 @@
-"""Inspect one question with a finished run: answer it, cut tokens, read every state by probes."""
+"""Inspect one question with a finished run: answer it, cut tokens, read every state by probes.
+
+The question is asked as in the run: the same prompt, marked and read the same way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -12,49 +17,40 @@ import numpy as np
 from scipy.special import expit
 
 from anchorscope.config import Config
+from anchorscope.detect.answer_parts import locate_answer
 from anchorscope.detect.detector import Detector, RunningScore
+from anchorscope.detect.prompts import Bound, Example, bind_prompts
+from anchorscope.detect.scored import Scored
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import require_understood
-from anchorscope.engine.decode import grow_trunk
-from anchorscope.engine.interventions import Intervention, positions_of
+from anchorscope.engine.decode import Prefix, Step, grow_trunk, shared_prefix
+from anchorscope.engine.interventions import positions_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
 from anchorscope.engine.read import read_rows, row_for, with_mass
 from anchorscope.engine.transfer import to_host
 from anchorscope.errors import UserError, unknown
-from anchorscope.evidence.patching import written
+from anchorscope.evidence.patching import subject_span, written
 from anchorscope.evidence.shards import read_ends
-from anchorscope.inspection.choices import (
-    PATCH,
-    Choices,
-    Head,
-    check_choices,
-    cut_positions,
-    passes_of_choices,
-)
-from anchorscope.inspection.question import (
-    OnToken,
-    RecordedAnswer,
-    RunPrompts,
-    ask,
-    prompts_of_run,
-    with_subject,
-)
-from anchorscope.inspection.readings import (
-    RunAnswers,
-    answers_of,
-    detector_dataset,
-    pathway_of,
-    wrong_by_detector,
-    wrong_by_probe,
-)
-from anchorscope.inspection.result import Inspection, tokens_of_answer
+from anchorscope.inspection.choices import PATCH, Choices, Head
+from anchorscope.inspection.readings import RunReadings, wrong_by_detector
+from anchorscope.inspection.result import Inspection, Token
 from anchorscope.models import Model, load_model
-from anchorscope.records import MODES, Mode, Sample
+from anchorscope.pipeline.prepare import Prompted
+from anchorscope.pipeline.read_states import mark_answer
+from anchorscope.records import MODES, Mode, Question, Sample, Span
+from anchorscope.run_folder.identity import weights_hash
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.charts import color_of
+from anchorscope.show.explore.token_texts import piece
+from anchorscope.spans.characters import content_words, tokens_of
+from anchorscope.spans.question import QuestionSpans, find_spans
 
+LONGEST = 2000  # characters of a question
+_TRIED = 64  # of the run's prompts, made again to prove that they are the run's
 States = dict[str, np.ndarray]  # pass -> [layer, width]
+# Called with each answer token as it is fed: its id, and its states [layer, width].
+OnToken = Callable[[int, np.ndarray], None]
 _OPEN: WeakKeyDictionary[Any, dict[tuple, Inspector]] = WeakKeyDictionary()
 
 
@@ -106,8 +102,19 @@ def inspect(
     """
     if mode not in MODES:
         raise unknown("mode", mode, MODES)
-    inspector = _inspector(model, run, dataset, detector)
-    chosen = inspector.prompts.positions(question, cut) if isinstance(cut, str) else cut
+    if isinstance(model, str | Path):
+        raise UserError(
+            f"The model was given by name ('{model}'), which would load it for every question. "
+            f"Load it once: load_model('{model}')."
+        )
+    loaded: Model = load_model(model)
+    view = run if isinstance(run, RunView) else RunView.open(run)
+    opened = _OPEN.setdefault(loaded.lm, {})  # kept while the model lives
+    key = (str(view.path.resolve()), view.info.get("started"), dataset, id(detector))
+    if key not in opened:
+        opened[key] = Inspector.open(loaded, view, dataset=dataset, detector=detector)
+    inspector = opened[key]
+    chosen = inspector.positions(question, cut) if isinstance(cut, str) else cut
     choices = Choices(
         cut=None if chosen is None else tuple(chosen),
         neutral=neutral,
@@ -119,33 +126,41 @@ def inspect(
     return inspector.read(inspector.ask(question), choices, mode=mode)
 
 
-def _inspector(
-    model: Any, run: RunView | str | Path, dataset: str | None, detector: Detector | None
-) -> Inspector:
-    """The inspector of a model and a run, kept while the model lives."""
-    if isinstance(model, str | Path):
-        raise UserError(
-            f"The model was given by name ('{model}'), which would load it for every question. "
-            f"Load it once: load_model('{model}')."
-        )
-    loaded: Model = load_model(model)
-    view = run if isinstance(run, RunView) else RunView.open(run)
-    kept = _OPEN.setdefault(loaded.lm, {})
-    key = (str(view.path.resolve()), view.info.get("started"), dataset, id(detector))
-    if key not in kept:
-        kept[key] = Inspector.open(loaded, view, dataset=dataset, detector=detector)
-    return kept[key]
+@dataclass(frozen=True, kw_only=True)
+class RecordedAnswer:
+    """A question with the model's answer to it, and the states that were caught on the way."""
+
+    sample: Sample  # its verdict means nothing where no accepted answer is known
+    states: np.ndarray  # [answer token, layer, width], as a run folder would give them back
+
+    @property
+    def clean(self) -> np.ndarray | None:
+        """The states [layer, width] at the probe position; None: no answer entity to read."""
+        exact = self.sample.exact_answer
+        return self.states[exact[-1] - len(self.sample.prompt_ids)] if exact else None
 
 
-@dataclass(frozen=True)
+def with_subject(sample: Sample, subject: str) -> str:
+    """The question's text about another subject: the longest span of its own replaced."""
+    subject = " ".join(subject.split())
+    if not subject:
+        raise UserError("Type another subject first, such as another name.")
+    if not sample.subject_spans:
+        raise UserError("No subject was found in this question, so none can be replaced.")
+    text, span = sample.question.text, subject_span(sample)
+    return text[: span.start] + subject + text[span.stop :]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Inspector:
     """A model and one dataset of a finished run of it: answers and reads any question."""
 
     model: Model
-    answers: RunAnswers
-    prompts: RunPrompts
+    readings: RunReadings
+    samples: tuple[Sample, ...]  # of the dataset
+    bound: Bound  # the run's prompt
+    config: Config
     detector: Detector | None = None
-    config: Config = field(default_factory=Config)
 
     @classmethod
     def open(
@@ -157,14 +172,111 @@ class Inspector:
         detector: Detector | None = None,
     ) -> Inspector:
         """The inspector of a dataset; an error where the model is unsupported or not the run's."""
-        answers = answers_of(run, dataset)
-        prompts = prompts_of_run(run, answers.dataset, model)
+        name = dataset or run.datasets[0]
+        if name not in run.datasets:
+            raise unknown("dataset of the run", name, run.datasets)
+        _check_same(run, model)
+        samples = tuple(s for s in run.answers if s.question.dataset == name and s.question_tokens)
+        if not samples:
+            raise UserError(f"The run in '{run.path}' holds no answered question of {name}.")
+        config = Config.restore(dict(run.config))
+        examples = [
+            Example(question=s.question.text, prompt_ids=s.prompt_ids) for s in samples[:_TRIED]
+        ]
+        bound = bind_prompts(model, examples, finder=config.finder, max_tokens=config.max_tokens)
+        if bound is None:
+            raise UserError(
+                f"The tokenizer of {model.name} does not give the prompts of the run in "
+                f"'{run.path}'. Use the model and revision of the run: {run.model.get('source')}."
+            )
+        stop = min(sample.question_tokens[0] for sample in samples)
+        bound.shared = shared_prefix([sample.prompt_ids for sample in samples], stop=stop)
         require_understood(model)
         if detector is not None:
-            # Raises now if they do not belong together.
-            detector.bind(model, dataset=detector_dataset(detector, answers.dataset))
-        config = Config.restore(dict(run.config))
-        return cls(model, answers, prompts, detector, config)
+            detector.bind(model, dataset=_known(detector, name))  # raises where they do not fit
+        return cls(
+            model=model,
+            readings=RunReadings(run, name),
+            samples=samples,
+            bound=bound,
+            config=config,
+            detector=detector,
+        )
+
+    @cached_property
+    def _by_text(self) -> dict[str, Sample]:
+        """The run's own questions by their text."""
+        return {sample.question.text: sample for sample in self.samples}
+
+    def _fold(self, question: str) -> int | None:
+        """The fold of a question of the run; None for a new one."""
+        sample = self._by_text.get(question.strip())
+        return None if sample is None else self.readings.folds.get(sample.id)
+
+    def positions(self, text: str, part: str) -> tuple[int, ...]:
+        """The positions in the prompt of every occurrence of a part of the question."""
+        text = _checked(text)
+        starts = [at for at in range(len(text)) if part and text.startswith(part, at)]
+        if not starts:
+            raise UserError(f"The question does not contain {part!r}, so it cannot be cut.")
+        spans = [Span(at, at + len(part)) for at in starts]
+        prompt = self.bound.prompt(text)
+        return tokens_of(spans, prompt.offsets, start=prompt.question.start)
+
+    def ask(self, question: str, on_token: OnToken | None = None) -> RecordedAnswer:
+        """The model's greedy answer, marked as a run marks it.
+
+        `on_token` is called with each token as it is fed.
+        """
+        text = _checked(question)
+        prompt, states = self._prompted(text, self._by_text.get(text)), []
+
+        def keep(step: Step) -> None:
+            states.append(to_host(step.states)[0].astype(np.float32))
+            if on_token is not None:
+                on_token(step.tokens[0], states[-1])
+
+        with Lease(self.model) as lease:
+            (answer,) = self.bound.answerer.answer(
+                lease, self._prefix(lease, prompt.prompt_ids), [prompt.question.id],
+                [prompt.prompt_ids], on_token=keep,
+            ).answers  # fmt: skip
+        stacked = np.stack(states or [np.empty((self.model.blocks, self.model.parts.width))])
+        sample = mark_answer(self.model, prompt, answer)
+        return RecordedAnswer(sample=sample, states=stacked[: len(states)])
+
+    def _prompted(self, text: str, own: Sample | None) -> Prompted:
+        """The question as the model sees it; one of the run's `own` keeps its id and spans."""
+        prompt = self.bound.checked_prompt(text)
+        if own is not None:
+            question = own.question
+            spans = QuestionSpans(
+                id=own.id, finder=own.finder, spans=own.spans, property_spans=own.property_spans
+            )
+        else:
+            digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+            dataset = self.samples[0].question.dataset
+            question = Question(id=f"asked:{digest}", dataset=dataset, text=text, answers=())
+            # Those that need neither a model nor a parser.
+            finder = self.bound.finder
+            (spans,) = find_spans(
+                [question], finder="auto" if finder in ("given", "model", "spacy") else finder
+            )
+        start = prompt.question.start
+        return Prompted(
+            question=question,
+            spans=spans,
+            prompt_ids=prompt.ids,
+            question_tokens=tokens_of([prompt.question], prompt.offsets),
+            exact_question=tokens_of(spans.spans, prompt.offsets, start=start),
+            content_tokens=tokens_of(content_words(text), prompt.offsets, start=start),
+            verdict=None if question.answers else "abstain",  # neither right nor wrong
+        )
+
+    def _prefix(self, lease: Lease, ids: tuple[int, ...]) -> Prefix:
+        """The keys and values in front of every question, where this prompt begins with them."""
+        fits = ids[: len(self.bound.shared)] == self.bound.shared
+        return self.bound.prefix(lease) if fits else Prefix((), None)
 
     def growth(self, states: np.ndarray, question: str) -> list[float]:
         """P(wrong) as if the answer ended with each token, from states [token, layer, width].
@@ -177,108 +289,138 @@ class Inspector:
             running = RunningScore(self.detector)
             own = states[:, [layer - 1 for layer in running.layers]].astype(np.float32)
             return running.probabilities(own).tolist()
-        logits = self.answers.logits(states, self.fold(question))
-        strict = logits[self.answers.effect_probe("strict")]
-        return expit(strict[:, self.answers.layer - 1]).tolist()
-
-    def fold(self, question: str) -> int | None:
-        """The fold of a question of the run; None for a new one."""
-        sample = self.prompts.by_text.get(question.strip())
-        return None if sample is None else self.answers.folds.get(sample.id)
-
-    def ask(self, question: str, on_token: OnToken | None = None) -> RecordedAnswer:
-        """The model's answer; `on_token` is called with each token as it is fed."""
-        return ask(self.prompts, question, on_token)
+        logits = self.readings.logits(states, self._fold(question), "strict")
+        return expit(logits[:, self.readings.layer - 1]).tolist()
 
     def read(
         self, exchange: RecordedAnswer, choices: Choices | None = None, *, mode: Mode = "strict"
     ) -> Inspection:
         """The answer with what the probes read in it, under the changes that were chosen."""
-        choices, sample = choices or Choices(), exchange.sample
-        check_choices(choices, self.model, prompt=len(sample.prompt_ids))
-        chosen = cut_positions(choices, self.config, sample)
-        answers = self.answers
+        choices, sample, readings = choices or Choices(), exchange.sample, self.readings
+        choices.check(self.model, prompt=len(sample.prompt_ids))
+        cut = choices.positions(self.config, sample)
+        question, run = sample.question.text, readings.run
         about = Inspection(
-            question=sample.question.text,
+            question=question,
             answer=sample.answer.text,
-            verdict=sample.verdict if exchange.is_judged else "",
+            verdict=sample.verdict if sample.question.answers else "",
             model=self.model.name,
-            dataset=answers.dataset,
-            title=answers.run.titles[answers.dataset],
+            dataset=readings.dataset,
+            title=run.titles[readings.dataset],
             mode=mode,
-            layer=answers.layer,
-            finding=str(answers.finding.get("finding", "")),
-            why=str(answers.finding.get("why", "")),
-            tokens=tokens_of_answer(self.model, exchange, start=len(self.prompts.bound.shared)),
-            cut=chosen,
+            layer=readings.layer,
+            finding=str(readings.finding.get("finding", "")),
+            why=str(readings.finding.get("why", "")),
+            tokens=self._tokens(sample),
+            cut=cut,
             choices=choices,
-            growth=tuple(self.growth(exchange.states, sample.question.text)),
-            colors=dict.fromkeys("QA", color_of(answers.run.datasets.index(answers.dataset))),
+            growth=tuple(self.growth(exchange.states, question)),
+            color=color_of(run.datasets.index(readings.dataset)),
         )
         if exchange.clean is None:
             return about
-        return self._measured(about, exchange, self._states(exchange, choices, chosen))
-
-    def _measured(self, about: Inspection, exchange: RecordedAnswer, states: States) -> Inspection:
-        """The inspection with beliefs, bands, P(wrong) and pathway read from these states."""
-        answers, mode = self.answers, about.mode
-        stacked = np.stack(list(states.values()))
-        fold = self.fold(exchange.sample.question.text)
-        logits = answers.logits(stacked, fold)  # [probe, pass, layer]
-        own = dict(zip(states, logits[answers.effect_probe(mode)], strict=True))
-        bands = answers.bands(mode, (own[CLEAN.name] > 0).astype(int))
+        states, fold = self._states(exchange, choices, cut), self._fold(question)
+        logits = readings.logits(np.stack(list(states.values())), fold, mode)  # [pass, layer]
+        beliefs = {
+            name: tuple(own) for name, own in zip(states, expit(logits).tolist(), strict=True)
+        }
         wrong = (
-            wrong_by_probe(answers, mode, float(expit(own[CLEAN.name][about.layer - 1])))
+            readings.wrong(mode, beliefs[CLEAN.name][readings.layer - 1])
             if self.detector is None
-            else wrong_by_detector(self.detector, self.model, self.prompts.bound, exchange)
+            else wrong_by_detector(self.detector, self._scored(self.detector, exchange))
         )
         return replace(
             about,
-            beliefs={name: tuple(expit(logit).tolist()) for name, logit in own.items()},
-            bands={name: tuple(map(tuple, ends.tolist())) for name, ends in bands.items()},
+            beliefs=beliefs,
+            bands=readings.bands(mode, np.array(beliefs[CLEAN.name]) > 0.5),
             wrong=wrong,
-            pathway=pathway_of(answers, mode, states, fold=fold),
+            pathway=readings.pathway(mode, states, fold),
         )
 
-    def _states(
-        self, exchange: RecordedAnswer, choices: Choices, chosen: tuple[int, ...]
-    ) -> States:
+    def _tokens(self, sample: Sample) -> tuple[Token, ...]:
+        """The tokens of the question's own turn, then of the answer."""
+        ids, prompt = (*sample.prompt_ids, *sample.answer.token_ids), len(sample.prompt_ids)
+        tokenizer = self.model.tokenizer.backend_tokenizer
+        return tuple(
+            Token(
+                position=at,
+                text=piece(tokenizer, ids[at]),
+                question=at in sample.question_tokens,
+                exact_question=at in sample.exact_question,
+                answer=at >= prompt,
+                exact_answer=at in sample.exact_answer,
+            )
+            for at in range(min(len(self.bound.shared), prompt), len(ids))
+        )
+
+    def _states(self, exchange: RecordedAnswer, choices: Choices, cut: tuple[int, ...]) -> States:
         """The states [layer, width] at the probe position, clean and under each choice."""
         assert exchange.clean is not None
-        passes = passes_of_choices(choices, self.config)
+        sample, budget = exchange.sample, Budget.of(self.model)
+        passes = choices.passes(self.config)
         # A cut of nothing changes nothing: its state is the clean one.
-        states: States = {CLEAN.name: exchange.clean} | {cut.name: exchange.clean for cut in passes}
+        states: States = {CLEAN.name: exchange.clean} | {
+            each.name: exchange.clean for each in passes
+        }
         with Lease(self.model) as lease:
-            cutting = [cut for cut in passes if chosen or cut.answer_only]
-            states |= self._cut(lease, exchange.sample, cutting, chosen)
+            # All passes are rows of one trunk, as in a run.
+            prefix = self._prefix(lease, sample.prompt_ids)
+            trunk = grow_trunk(lease, prefix, [sample.prompt_ids], room=0, head=False).trunk
+            own = replace(positions_of(sample), exact_question=cut)
+            (positions,) = with_mass(lease, trunk, [own], budget=budget)
+            assert positions is not None
+            place = {"blocks": self.model.blocks, "turn_at": len(prefix), "seed": self.config.seed}
+            rows = [
+                row_for(positions, 0, each, **place) for each in passes if cut or each.answer_only
+            ]
+            for batch, read in read_rows(lease, trunk, rows, budget=budget):
+                for row, state in zip(batch, to_host(read), strict=True):
+                    states[row.intervention.name] = state
             if choices.subject.strip():
-                patched = self._patched(exchange, choices.subject)
-                front = self.prompts.prefix(lease, patched)
-                states |= read_ends(lease, front, {PATCH: patched}, budget=Budget.of(self.model))
+                # The prompt about another subject, with the sample's own answer after it.
+                other = self._prompted(_checked(with_subject(sample, choices.subject)), None)
+                patched = other.prompt_ids + written(sample)
+                front = self._prefix(lease, patched)
+                states |= read_ends(lease, front, {PATCH: patched}, budget=budget)
         return {name: state.astype(np.float32) for name, state in states.items()}
 
-    def _cut(
-        self,
-        lease: Lease,
-        sample: Sample,
-        passes: Sequence[Intervention],
-        chosen: tuple[int, ...],
-    ) -> States:
-        """The states [layer, width] under these passes, all rows of one trunk as in a run."""
-        prefix = self.prompts.prefix(lease, sample.prompt_ids)
-        trunk = grow_trunk(lease, prefix, [sample.prompt_ids], room=0, head=False).trunk
-        own = replace(positions_of(sample), exact_question=chosen)
-        (positions,) = with_mass(lease, trunk, [own], budget=Budget.of(self.model))
-        assert positions is not None
-        place = {"blocks": self.model.blocks, "turn_at": len(prefix), "seed": self.config.seed}
-        rows = [row_for(positions, 0, cut, **place) for cut in passes]
-        return {
-            row.intervention.name: state
-            for batch, read in read_rows(lease, trunk, rows, budget=Budget.of(self.model))
-            for row, state in zip(batch, to_host(read), strict=True)
-        }
+    def _scored(self, detector: Detector, exchange: RecordedAnswer) -> Scored:
+        """The answer scored by the detector, from the states at hand where it reads the same."""
+        dataset = _known(detector, exchange.sample.question.dataset)
+        own, clean = detector.bind(self.model, dataset=dataset), exchange.clean
+        text, answer = exchange.sample.question.text, exchange.sample.answer
+        same = (own.before, own.after) == (self.bound.before, self.bound.after)
+        if not (same and detector.reads_states_alone) or clean is None:
+            return detector.score(self.model, text, answer=answer.text, dataset=dataset)
+        located = locate_answer(self.model, text, answer)
+        return detector.score_located([located], clean[None][: len(located.entities)])[0]
 
-    def _patched(self, exchange: RecordedAnswer, subject: str) -> tuple[int, ...]:
-        """The prompt about another subject, with the sample's own answer after it."""
-        other = self.prompts.prompted(with_subject(exchange.sample, subject), own=False)
-        return other.prompt_ids + written(exchange.sample)
+
+def _known(detector: Detector, dataset: str) -> str:
+    """The dataset itself where the detector knows it, else the first that it does."""
+    return dataset if dataset in detector.datasets else detector.datasets[0]
+
+
+def _checked(text: str) -> str:
+    text = text.strip()
+    if not text:
+        raise UserError("Type a question, or pick one of the run's.")
+    if len(text) > LONGEST:
+        raise UserError(
+            f"The question has {len(text)} characters. Accepted: up to {LONGEST}. Shorten it."
+        )
+    return text
+
+
+def _check_same(run: RunView, model: Model) -> None:
+    dtype = str(model.dtype).removeprefix("torch.")
+    if run.model.get("dtype") != dtype:
+        raise UserError(
+            f"The run in '{run.path}' was made in {run.model.get('dtype')}, and {model.name} is "
+            f"here in {dtype}. Load it with dtype={run.model.get('dtype')!r}."
+        )
+    if run.model.get("weights") != weights_hash(model.lm):
+        raise UserError(
+            f"The probes of '{run.path}' belong to {run.model_name}; {model.name} has other "
+            "weights. Use the run's model, or make a run of this one."
+        )

@@ -12,23 +12,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from starlette.exceptions import HTTPException
 
 from anchorscope.detect.scored import Scored
 from anchorscope.serve.metrics import Metrics
 from anchorscope.serve.protocol import (
+    Ask,
     ChatRequest,
     CompletionRequest,
     Reply,
     ScoreRequest,
-    headers_of,
     score_of,
 )
 from anchorscope.serve.served import Piece, Served
 from anchorscope.serve.worker import Event, Job, Worker
-from anchorscope.web.guard import Access, ApiError, Guard
+from anchorscope.web import Access, ApiError, Guard, new_app
 
 requests = logging.getLogger("anchorscope.requests")  # a line of JSON for each
 _GET = ["GET", "HEAD"]
@@ -61,18 +59,48 @@ def serve_app(
         metrics.finished(facts)
         requests.info(json.dumps(facts))
 
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
-    keyless = ("/healthz", "/readyz")  # they reveal nothing, and monitors hold no key
-    access = Access(hosts=hosts, key=key, keyless=keyless, max_bytes=limits.bytes)
+    app = new_app(lifespan=lifespan)
+    access = Access(
+        hosts=() if key else hosts,
+        secret=f"Bearer {key}" if key else None,
+        open_paths=("/healthz", "/readyz"),  # they reveal nothing, and monitors hold no key
+        max_bytes=limits.bytes,
+    )
     guard = Guard(app, access, finished)
-    _add_errors(app)
-    _add_monitoring(app, guard, worker, metrics)
-    _add_models(app, served)
     answers = _Answers(served, worker, metrics, limits)
     app.post("/v1/chat/completions", response_model=None)(answers.chat)
     app.post("/v1/completions", response_model=None)(answers.completions)
     app.post("/v1/score", response_model=None)(answers.score)
+
+    one = {"id": served.model.name, "object": "model", "created": int(time.time())}
+    one |= {"owned_by": "anchorscope"}
+
+    @app.api_route("/v1/models", methods=_GET)
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [one]}
+
+    @app.api_route("/v1/models/{name:path}", methods=_GET)
+    async def model(name: str) -> dict[str, Any]:
+        if name != one["id"]:
+            raise ApiError(404, f"Unknown model '{name}'. Accepted: {one['id']}.", param="model")
+        return one
+
+    @app.api_route("/healthz", methods=_GET)
+    async def healthz() -> JSONResponse:
+        return JSONResponse(*(({"status": "ok"}, 200) if worker.alive() else _DEAD))
+
+    @app.api_route("/readyz", methods=_GET)
+    async def readyz() -> JSONResponse:
+        return JSONResponse({"status": "draining"}, 503) if guard.draining else await healthz()
+
+    @app.api_route("/metrics", methods=_GET)
+    async def read_metrics() -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
     return guard
+
+
+_DEAD = {"status": "dead"}, 503
 
 
 @dataclass(frozen=True)
@@ -92,14 +120,9 @@ class _Answers:
 
     async def score(self, body: ScoreRequest, request: Request) -> Response:
         """The scores of given answers, in their order."""
-        self._check_model(body.model)
-        given = body.given()
-        for one in given:
-            turns = sum(len(message["content"]) for message in one.messages)
-            self._check_length(max(len(one.prompt) + turns, len(one.answer)))
-        self._check_count(len(given))
-        scores = await self._first(Job(given=given), request)
-        assert isinstance(scores, list)
+        first = await self._first(self._job(body.model, body.asks()), request)
+        assert isinstance(first, list)
+        scores = [one.scored for one in first]
         data = [{"index": n, "object": "score", **score_of(s)} for n, s in enumerate(scores)]
         content = {"object": "list", "model": body.model, "data": data} | self.served.facts
         return JSONResponse(content, headers=self._count(scores, request))
@@ -108,29 +131,41 @@ class _Answers:
         self, body: ChatRequest | CompletionRequest, request: Request, logprobs: bool
     ) -> Response:
         """The answers whole, or as server-sent events."""
-        self._check_model(body.model)
-        asks = body.asks()
-        for ask in asks:
-            self._check_length(ask.characters)
-        self._check_count(sum(ask.n for ask in asks))
+        job = self._job(body.model, body.asks(), stream=bool(body.stream))
         reply = Reply(
             kind="chat.completion" if isinstance(body, ChatRequest) else "text_completion",
             model=body.model,
             detector=self.served.facts,
-            stream=bool(body.stream),
-            n=asks[0].n,
+            stream=job.stream,
+            n=job.asks[0].n,
             logprobs=logprobs,
             ignored=tuple(body.ignored()),
         )
-        job = Job(asks=asks, stream=bool(body.stream))
         first = await self._first(job, request)
-        if body.stream:
+        if job.stream:
             usage = body.stream_options is not None and body.stream_options.include_usage
             lines = self._lines(reply, first, job, request, usage)
             return StreamingResponse(lines, media_type="text/event-stream")
         assert isinstance(first, list)
-        headers = self._count([one.scored for one in first], request)
-        return JSONResponse(reply.whole(first), headers=headers)
+        choices = [reply.choice(n, one.scored.answer, one) for n, one in enumerate(first)]
+        scores = [one.scored for one in first]
+        content = reply.body(choices, usage=reply.usage(first), anchorscope=reply.score(scores[0]))
+        return JSONResponse(content, headers=self._count(scores, request))
+
+    def _job(self, model: str, asks: Sequence[Ask], *, stream: bool = False) -> Job:
+        """The request as a job of the worker, where it is within the limits."""
+        if model != self.served.model.name:
+            message = f"Unknown model '{model}'. Accepted: {self.served.model.name}."
+            raise ApiError(400, message, param="model", code="model_not_found")
+        most = self.limits.characters
+        if (characters := max(ask.characters for ask in asks)) > most:
+            message = f"The text has {characters} characters. Accepted: {most} at most."
+            raise ApiError(400, message, param="messages", code="context_length_exceeded")
+        job = Job(asks=asks, stream=stream)
+        if job.size > self.limits.batch:
+            message = f"{job.size} answers at once. Accepted: {self.limits.batch} a request."
+            raise ApiError(400, message, param="n")
+        return job
 
     async def _first(self, job: Job, request: Request) -> Event:
         """The first event of a job; one whose client leaves before is not begun."""
@@ -156,45 +191,35 @@ class _Answers:
         while isinstance(event, Piece):
             if event.number not in opened:
                 opened.add(event.number)
-                yield _event(reply.chunk(event.number, "", first=True))
-            yield _event(reply.chunk(event.number, event.text, running=event.running))
+                yield _event(reply.body([reply.choice(event.number, "", first=True)]))
+            more = {"anchorscope": {"running": event.running}} if event.running else {}
+            yield _event(reply.body([reply.choice(event.number, event.text)], **more))
             event = await job.events.get()
         if isinstance(event, ApiError):
-            yield _event(event.body())
+            yield _event(event.body)
             return
         self._count([one.scored for one in event], request)
         for number, one in enumerate(event):
             if number not in opened:  # an answer without a token
-                yield _event(reply.chunk(number, "", first=True))
-            yield _event(reply.last(number, one))
+                yield _event(reply.body([reply.choice(number, "", first=True)]))
+            score = reply.score(one.scored)
+            yield _event(reply.body([reply.choice(number, one.rest, one)], anchorscope=score))
         if usage:
-            yield _event(reply.usage_chunk(event))
+            yield _event(reply.body([], usage=reply.usage(event)))
         yield "data: [DONE]\n\n"
 
     def _count(self, scores: Sequence[Scored], request: Request) -> dict[str, str]:
         """Count these answers, note them for the log; the headers that tell their outcomes."""
         for one in scores:
             self.metrics.scored(one)
-        headers = headers_of(scores)
-        outcomes, probabilities = headers.values()
+        outcomes = ", ".join(one.outcome for one in scores)
+        probabilities = ", ".join(f"{one.probability:.4f}" for one in scores)  # or nan
         request.scope["facts"] |= {"outcome": outcomes, "probability": probabilities}
-        return headers | {"x-anchorscope-detector": self.served.detector.id}
-
-    def _check_model(self, name: str) -> None:
-        if name != self.served.model.name:
-            message = f"Unknown model '{name}'. Accepted: {self.served.model.name}."
-            raise ApiError(400, message, param="model", code="model_not_found")
-
-    def _check_length(self, characters: int) -> None:
-        most = self.limits.characters
-        if characters > most:
-            message = f"The text has {characters} characters. Accepted: {most} at most."
-            raise ApiError(400, message, param="messages", code="context_length_exceeded")
-
-    def _check_count(self, answers: int) -> None:
-        if answers > self.limits.batch:
-            message = f"{answers} answers at once. Accepted: {self.limits.batch} a request."
-            raise ApiError(400, message, param="n")
+        return {
+            "x-anchorscope-outcome": outcomes,
+            "x-anchorscope-probability": probabilities,
+            "x-anchorscope-detector": self.served.detector.id,
+        }
 
 
 async def _left(request: Request) -> None:
@@ -204,56 +229,3 @@ async def _left(request: Request) -> None:
 
 def _event(body: dict[str, Any]) -> str:
     return f"data: {json.dumps(body, ensure_ascii=False, allow_nan=False)}\n\n"
-
-
-def _add_models(app: FastAPI, served: Served) -> None:
-    one = {"id": served.model.name, "object": "model", "created": int(time.time())}
-    one |= {"owned_by": "anchorscope"}
-
-    @app.api_route("/v1/models", methods=_GET)
-    async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [one]}
-
-    @app.api_route("/v1/models/{name:path}", methods=_GET)
-    async def model(name: str) -> dict[str, Any]:
-        if name != one["id"]:
-            raise ApiError(404, f"Unknown model '{name}'. Accepted: {one['id']}.", param="model")
-        return one
-
-
-def _add_monitoring(app: FastAPI, guard: Guard, worker: Worker, metrics: Metrics) -> None:
-    @app.api_route("/healthz", methods=_GET)
-    async def healthz() -> JSONResponse:
-        return _status("ok" if worker.alive() else "dead")
-
-    @app.api_route("/readyz", methods=_GET)
-    async def readyz() -> JSONResponse:
-        return _status("draining" if guard.draining else "ok" if worker.alive() else "dead")
-
-    @app.api_route("/metrics", methods=_GET)
-    async def read_metrics() -> Response:
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
-
-
-def _status(word: str) -> JSONResponse:
-    return JSONResponse({"status": word}, 200 if word == "ok" else 503)
-
-
-def _add_errors(app: FastAPI) -> None:
-    """Every error in one shape: ours, the router's, and those of a body that is no request."""
-
-    @app.exception_handler(ApiError)
-    async def refused(_: Request, error: ApiError) -> JSONResponse:
-        return JSONResponse(error.body(), error.status, error.headers)
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"][1:]) or None
-        words = f"{place}: {first['msg']}." if place else f"The body is no request: {first['msg']}."
-        return JSONResponse(ApiError(400, words, param=place).body(), 400)
-
-    @app.exception_handler(HTTPException)
-    async def unknown(request: Request, error: HTTPException) -> JSONResponse:
-        words = f"{request.method} {request.url.path}: {error.detail}."
-        return JSONResponse(ApiError(error.status_code, words).body(), error.status_code)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Any, Literal
@@ -20,15 +20,37 @@ from pydantic_core import PydanticCustomError
 from anchorscope.detect.prompts import Exchange
 from anchorscope.detect.rows import plain
 from anchorscope.detect.scored import Scored
-from anchorscope.web.guard import ApiError
+from anchorscope.web import ApiError
 
-MOST = 16  # answers to one prompt
 # They ask for answers of another shape, which would be missing without a word.
 _REFUSED = {
     *("tools", "tool_choice", "functions", "function_call", "audio", "modalities"),
     *("echo", "suffix", "best_of"),
 }
 _READ = {"user", "store", "metadata"}  # accepted without a word: they change no answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """A prompt to be answered, and how; or, where it is `given`, an answer to be scored."""
+
+    exchange: Exchange
+    given: bool = False
+    first: int = 0  # number of its first answer in the request
+    n: int = 1
+    temperature: float = 0.0  # 0: greedy
+    seed: int | None = None  # of what is drawn; None: another one each time
+    most: int | None = None  # tokens, where fewer than the detector's limit are wanted
+    stops: tuple[str, ...] = ()
+
+    @property
+    def characters(self) -> int:
+        """The length of the prompt, or of the answer if that is longer."""
+        one = self.exchange
+        return max(len(one.prompt) + sum(len(m["content"]) for m in one.messages), len(one.answer))
+
+
+# --- Requests ---
 
 
 class Message(BaseModel):
@@ -38,12 +60,13 @@ class Message(BaseModel):
     content: str | list[dict[str, Any]]
 
     @property
-    def text(self) -> str:
-        if isinstance(self.content, str):
-            return self.content
-        if any(not isinstance(part.get("text"), str) for part in self.content):
+    def turn(self) -> dict[str, str]:
+        """The message as a chat template takes it."""
+        parts = [{"text": self.content}] if isinstance(self.content, str) else self.content
+        texts = [part.get("text") for part in parts]
+        if not all(isinstance(text, str) for text in texts):
             raise ApiError(400, "Accepted in a message: parts of type text.", param="messages")
-        return "".join(part["text"] for part in self.content)
+        return {"role": self.role.replace("developer", "system"), "content": "".join(texts)}
 
 
 class Request(BaseModel):
@@ -75,7 +98,7 @@ class Generation(Request):
 
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    n: int | None = Field(None, ge=1, le=MOST)
+    n: int | None = Field(None, ge=1, le=16)
     temperature: float | None = Field(None, ge=0, le=2)
     seed: int | None = None
     max_tokens: int | None = Field(None, ge=1)
@@ -109,7 +132,7 @@ class Generation(Request):
                 n=several,
                 temperature=usual if self.temperature is None else self.temperature,
                 seed=self.seed,
-                most=min(limits) if limits else None,
+                most=min(limits, default=None),
                 stops=tuple(stop for stop in stops if stop),
             )
             for number, exchange in enumerate(self.exchanges())
@@ -140,7 +163,7 @@ class CompletionRequest(Generation):
 
     def exchanges(self) -> list[Exchange]:
         prompts = [self.prompt] if isinstance(self.prompt, str) else self.prompt
-        if not prompts or any(not prompt.strip() for prompt in prompts):
+        if not prompts or not all(prompt.strip() for prompt in prompts):
             raise ApiError(400, "The prompt is empty. Give a text.", param="prompt")
         return [Exchange(answer="", prompt=prompt) for prompt in prompts]
 
@@ -148,42 +171,33 @@ class CompletionRequest(Generation):
 class GivenAnswer(BaseModel):
     """An answer to be scored, and the messages or the raw text that it answers."""
 
-    model_config = ConfigDict(extra="forbid")
-    answer: str
+    answer: str | None = None
     messages: list[Message] = Field(default_factory=list)
     prompt: str = ""
 
     @property
-    def exchange(self) -> Exchange:
-        if bool(self.messages) == bool(self.prompt.strip()):
-            raise ApiError(400, "Give either `messages` or `prompt` with an answer.")
+    def ask(self) -> Ask:
+        if self.answer is None or bool(self.messages) == bool(self.prompt.strip()):
+            message = "Give an `answer` with either `messages` or `prompt`, or `exchanges` of them."
+            raise ApiError(400, message)
         messages = conversation(self.messages) if self.messages else ()
-        return Exchange(answer=self.answer, messages=messages, prompt=self.prompt)
+        exchange = Exchange(answer=self.answer, messages=messages, prompt=self.prompt)
+        return Ask(exchange=exchange, given=True)
 
 
-class ScoreRequest(Request):
+class ScoreRequest(Request, GivenAnswer):
     """The body of /v1/score: one answer, or a list of them in `exchanges`."""
 
-    answer: str | None = None
-    messages: list[Message] = Field(default_factory=list)
-    prompt: str = ""
     exchanges: list[GivenAnswer] = Field(default_factory=list)
 
-    def given(self) -> list[Exchange]:
+    def asks(self) -> list[Ask]:
         """The answers with what they answer."""
-        if (self.answer is None) == (not self.exchanges):
-            raise ApiError(400, "Give `answer` with `messages` or `prompt`, or `exchanges`.")
-        if self.answer is None:
-            return [one.exchange for one in self.exchanges]
-        one = GivenAnswer(answer=self.answer, messages=self.messages, prompt=self.prompt)
-        return [one.exchange]
+        return [one.ask for one in self.exchanges or [self]]
 
 
 def conversation(messages: Sequence[Message]) -> tuple[dict[str, str], ...]:
     """The messages as a chat template takes them; an error where no user has the last word."""
-    turns = tuple(
-        {"role": m.role.replace("developer", "system"), "content": m.text} for m in messages
-    )
+    turns = tuple(message.turn for message in messages)
     if not turns or turns[-1]["role"] != "user":
         roles = ", ".join(turn["role"] for turn in turns) or "none"
         message = f"The turns were: {roles}. Accepted: a conversation that ends with a user's turn."
@@ -193,33 +207,18 @@ def conversation(messages: Sequence[Message]) -> tuple[dict[str, str], ...]:
     return turns
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ask:
-    """A prompt to be answered, and how."""
-
-    exchange: Exchange  # its answer is empty
-    first: int = 0  # number of its first answer in the request
-    n: int = 1
-    temperature: float = 0.0  # 0: greedy
-    seed: int | None = None  # of what is drawn; None: another one each time
-    most: int | None = None  # tokens, where fewer than the detector's limit are wanted
-    stops: tuple[str, ...] = ()
-
-    @property
-    def characters(self) -> int:
-        """The length of the prompt."""
-        return len(self.exchange.prompt) + sum(len(m["content"]) for m in self.exchange.messages)
+# --- Answers ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """An answer that the model wrote, with its score and its tokens."""
+    """An answer with its score, and its tokens where the model wrote it."""
 
     scored: Scored
-    prompt_tokens: int
-    tokens: tuple[str, ...]  # as text; half characters are marks
-    log_probs: tuple[float, ...]  # of each, at temperature 1
-    finish: Literal["stop", "length"]
+    prompt_tokens: int = 0
+    tokens: tuple[str, ...] = ()  # as text; half characters are marks
+    log_probs: tuple[float, ...] = ()  # of each, at temperature 1
+    finish: Literal["stop", "length"] = "stop"
     rest: str = ""  # what a stream has not sent yet
 
 
@@ -237,32 +236,32 @@ class Reply:
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, answers: Sequence[Written]) -> dict[str, Any]:
-        """The answers in one piece."""
-        choices = [self._choice(n, one.scored.answer, one) for n, one in enumerate(answers)]
-        score = self.score(answers[0].scored)
-        return self._body(choices, usage=self.usage(answers), anchorscope=score)
+    def body(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        """The JSON of the whole answer, or of a chunk of a stream."""
+        chunk = ".chunk" if self.stream and self.kind == "chat.completion" else ""
+        return {
+            "id": self.id,
+            "object": self.kind + chunk,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": f"anchorscope-{self.detector['detector']}",
+            "choices": choices,
+            **more,
+        }
 
-    def chunk(
-        self,
-        number: int,
-        text: str,
-        *,
-        first: bool = False,
-        running: Mapping[str, Any] | None = None,
+    def choice(
+        self, number: int, text: str, one: Written | None = None, *, first: bool = False
     ) -> dict[str, Any]:
-        """A piece of an answer as it grows."""
-        more = {"anchorscope": {"running": running}} if running else {}
-        return self._body([self._choice(number, text, first=first)], **more)
-
-    def last(self, number: int, one: Written) -> dict[str, Any]:
-        """The end of an answer, with its score."""
-        score = self.score(one.scored)
-        return self._body([self._choice(number, one.rest, one)], anchorscope=score)
-
-    def usage_chunk(self, answers: Sequence[Written]) -> dict[str, Any]:
-        """What `stream_options.include_usage` asks for after the last piece."""
-        return self._body([], usage=self.usage(answers))
+        """One answer, or a piece of it: the first one, one between, or the last with `one`."""
+        own: dict[str, Any] = {"text": text}
+        if self.kind == "chat.completion" and self.stream:
+            role = {"role": "assistant"} if first else {}
+            own = {"delta": role | ({"content": text} if text or one is None else {})}
+        elif self.kind == "chat.completion":
+            own = {"message": {"role": "assistant", "content": text, "refusal": None}}
+        finish = None if one is None else one.finish
+        logprobs = None if one is None else self._log_probs(one)
+        return {"index": number, **own, "finish_reason": finish, "logprobs": logprobs}
 
     def usage(self, answers: Sequence[Written]) -> dict[str, int]:
         """Token counts in OpenAI's names; a prompt with several answers is counted once."""
@@ -275,26 +274,12 @@ class Reply:
         """The `anchorscope` field: all that the detector says, NaN as null."""
         return score_of(scored) | self.detector | {"ignored": list(self.ignored)}
 
-    def _choice(
-        self, number: int, text: str, one: Written | None = None, *, first: bool = False
-    ) -> dict[str, Any]:
-        own: dict[str, Any] = {"text": text}
-        if self.kind == "chat.completion" and self.stream:
-            role = {"role": "assistant"} if first else {}
-            own = {"delta": role | ({"content": text} if text or one is None else {})}
-        elif self.kind == "chat.completion":
-            own = {"message": {"role": "assistant", "content": text, "refusal": None}}
-        finish = None if one is None else one.finish
-        logprobs = None if one is None else self._log_probs(one)
-        return {"index": number, **own, "finish_reason": finish, "logprobs": logprobs}
-
     def _log_probs(self, one: Written) -> dict[str, Any]:
         """The tokens' log-probabilities, where they were wanted, and the score.
 
         Of all that a choice may hold, LangChain keeps this field alone as it is.
         """
-        pairs = list(zip(one.tokens, one.log_probs, strict=True)) if self.logprobs else []
-        texts = [text for text, _ in pairs]
+        texts = one.tokens if self.logprobs else ()
         if self.kind == "chat.completion":
             content = [
                 {
@@ -303,41 +288,19 @@ class Reply:
                     "bytes": None if "\ufffd" in text else list(text.encode()),
                     "top_logprobs": [],
                 }
-                for text, log_prob in pairs
+                for text, log_prob in zip(texts, one.log_probs, strict=False)
             ]
             own: dict[str, Any] = {"content": content, "refusal": None}
         else:
             own = {
                 "tokens": texts,
-                "token_logprobs": [log_prob for _, log_prob in pairs],
+                "token_logprobs": one.log_probs[: len(texts)],
                 "top_logprobs": None,
                 "text_offset": list(accumulate(map(len, texts), initial=0))[:-1],
             }
         return own | {"anchorscope": self.score(one.scored)}
 
-    def _body(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        part = ".chunk" if self.stream and self.kind == "chat.completion" else ""
-        return {
-            "id": self.id,
-            "object": self.kind + part,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": f"anchorscope-{self.detector['detector']}",
-            "choices": choices,
-            **more,
-        }
-
 
 def score_of(scored: Scored) -> dict[str, Any]:
     """A scored answer as JSON, NaN as null."""
     return {name: plain(value) for name, value in asdict(scored).items()}
-
-
-def headers_of(scores: Sequence[Scored]) -> dict[str, str]:
-    """The outcome and the probability of each answer, joined by commas where there are several."""
-    return {
-        "x-anchorscope-outcome": ", ".join(one.outcome for one in scores),
-        "x-anchorscope-probability": ", ".join(
-            f"{one.probability:.4f}" for one in scores
-        ),  # or nan
-    }

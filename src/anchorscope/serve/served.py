@@ -27,7 +27,7 @@ from anchorscope.models.prompts import window_of
 from anchorscope.records import Answer
 from anchorscope.serve.protocol import Ask, Written
 from anchorscope.show.explore.token_texts import piece
-from anchorscope.web.guard import ApiError
+from anchorscope.web import ApiError
 
 _HALF = "\ufffd"  # what half a character decodes to
 
@@ -80,28 +80,24 @@ class Served:
         first = Exchange(answer="", question=texts[0]) if texts else Exchange(answer="", prompt="A")
         self.answer([Ask(exchange=first)])
 
-    def check(self, exchange: Exchange) -> None:
+    def check(self, ask: Ask) -> None:
         """Raise an ApiError where a prompt is refused, or leaves no room for an open answer."""
         try:
-            prompt = len(task_of(self.model, self._bound, exchange, 0).prompt_ids)
+            prompt = len(task_of(self.model, self._bound, ask.exchange, 0).prompt_ids)
         except UserError as error:
             raise ApiError(400, str(error), param="messages") from error
         window, limit = window_of(self.model), self._answerer.max_tokens
-        if not exchange.answer and window is not None and prompt + limit > window:
+        if not ask.given and window is not None and prompt + limit > window:
             message = (
                 f"The prompt has {prompt} tokens and the answer may have {limit}; {self.model.name}"
                 f" reads {window}. Ask a shorter question."
             )
             raise ApiError(400, message, param="messages", code="context_length_exceeded")
 
-    def score(self, exchanges: Sequence[Exchange]) -> list[Scored]:
-        """The scores of given answers; see `Detector.score_answers`."""
-        return self.detector.score_answers(self.model, exchanges, dataset=self.dataset)
-
     def answer(
         self, asks: Sequence[Ask], sends: Sequence[Send | None] | None = None
     ) -> list[Written]:
-        """The answers to the prompts with their scores, in batches.
+        """The answers to the prompts with their scores, in batches; given answers are scored.
 
         `sends` get a piece for each token of a prompt's answers, as it is fed.
         """
@@ -110,13 +106,16 @@ class Served:
             for n in range(ask.n):
                 task = self._task(len(rows), ask)
                 rows.append(_Row(self.model.tokenizer, ask, task, ask.first + n, send))
-        self._write([row for row in rows if not row.ask.temperature], rows)
-        self._draw([row for row in rows if row.ask.temperature])
-        # What was drawn or cut short has been scored by nothing yet.
+        written = [row for row in rows if not row.ask.given]
+        self._write([row for row in written if not row.ask.temperature], rows)
+        self._draw([row for row in written if row.ask.temperature])
+        # What was given, drawn or cut short has been scored by nothing yet.
         unscored = [row for row in rows if row.scored is None or row.end()[0] != row.answer.text]
-        exchanges = [replace(row.ask.exchange, answer=row.end()[0]) for row in unscored]
-        for row, scored in zip(unscored, self.score(exchanges) if exchanges else [], strict=True):
-            row.scored = scored
+        if unscored:
+            exchanges = [replace(row.ask.exchange, answer=row.end()[0]) for row in unscored]
+            scores = self.detector.score_answers(self.model, exchanges, dataset=self.dataset)
+            for row, scored in zip(unscored, scores, strict=True):
+                row.scored = scored
         return [row.written() for row in rows]
 
     def _task(self, number: int, ask: Ask) -> Task:
@@ -228,6 +227,8 @@ class _Row:
 
     def end(self) -> tuple[str, tuple[int, ...], bool]:
         """Text and tokens up to the first stop or the most tokens, and whether the answer ended."""
+        if self.ask.given:
+            return self.ask.exchange.answer, (), True
         ids = self.answer.token_ids[: self.ask.most]
         text, stopped = _cut(self._decode(ids), self.ask.stops)
         while stopped and _cut(self._decode(ids[:-1]), self.ask.stops)[1]:
@@ -243,7 +244,7 @@ class _Row:
             scored=self.scored,
             prompt_tokens=len(self.task.prompt_ids),
             tokens=tuple(piece(self.tokenizer.backend_tokenizer, token) for token in ids),
-            log_probs=self.answer.log_probs[: len(ids)],
+            log_probs=self.answer.log_probs[: len(ids)] if ids else (),
             finish="stop" if ended else "length",
             rest=self._beyond(text),
         )

@@ -10,25 +10,22 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
-from anchorscope.detect.prompts import Exchange
 from anchorscope.errors import UserError
 from anchorscope.serve.metrics import Metrics
-from anchorscope.serve.protocol import Ask
+from anchorscope.serve.protocol import Ask, Written
 from anchorscope.serve.served import Piece, Served
-from anchorscope.web.guard import ApiError
+from anchorscope.web import ApiError
 
 log = logging.getLogger(__name__)
-Event = Piece | list[Any] | ApiError  # a list: of Written, or of Scored, by what was wanted
+Event = Piece | list[Written] | ApiError
 
 
 @dataclass(eq=False, kw_only=True)
 class Job:
-    """Prompts that wait for their answers, or answers for their scores; made in the event loop."""
+    """The prompts of a request that wait for their answers; made in the event loop."""
 
-    asks: Sequence[Ask] = ()
-    given: Sequence[Exchange] = ()
+    asks: Sequence[Ask]
     stream: bool = False
     gone: bool = False  # its client left: not begun any more
     begun: float = field(default_factory=time.monotonic)
@@ -38,7 +35,7 @@ class Job:
     @property
     def size(self) -> int:
         """How many answers it takes of a batch."""
-        return len(self.given) + sum(ask.n for ask in self.asks)
+        return sum(ask.n for ask in self.asks)
 
     def send(self, event: Event) -> None:
         """Pass the model's output from its thread to the event loop, streamed pieces first."""
@@ -47,18 +44,15 @@ class Job:
 
 
 class Worker:
-    """Run queued jobs on the model, several in one call: prompts together, answers together."""
+    """Run queued jobs on the model, several in one call."""
 
     def __init__(self, served: Served, metrics: Metrics, *, longest: int, batch: int) -> None:
         self._served, self._metrics, self._batch = served, metrics, batch
         self._waiting: queue.Queue[Job | None] = queue.Queue(longest)  # None: look at _stopping
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="anchorscope-worker", daemon=True)
+        self.start, self.alive = self._thread.start, self._thread.is_alive
         metrics.waiting.set_function(self._waiting.qsize)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
 
     def stop(self) -> None:
         """End the thread after the call it is in: torch aborts a process that ends inside one."""
@@ -66,10 +60,6 @@ class Worker:
         with suppress(queue.Full):  # then the thread is not waiting
             self._waiting.put_nowait(None)
         self._thread.join()
-
-    def alive(self) -> bool:
-        """Whether the worker thread is running."""
-        return self._thread.is_alive()
 
     def put(self, job: Job) -> None:
         """Take a job, or refuse it at once where as many wait as may."""
@@ -81,54 +71,45 @@ class Worker:
 
     def _run(self) -> None:
         while not self._stopping:
-            jobs = self._take()
-            for part in ([j for j in jobs if j.asks], [j for j in jobs if j.given]):
-                if part and not self._stopping:
-                    self._work(part)
+            jobs: list[Job | None] = [self._waiting.get()]
+            while sum(job.size for job in jobs if job) < self._batch and not self._waiting.empty():
+                jobs.append(self._waiting.get())
+            if fitting := [job for job in jobs if job and not job.gone and self._fits(job)]:
+                self._work(fitting)
 
-    def _take(self) -> list[Job]:
-        """The next jobs, one at least, without those whose client left.
+    def _fits(self, job: Job) -> bool:
+        """Whether its prompts can be asked; it is told where they cannot.
 
-        Prompts that cannot be asked are refused here and not where they arrive: the tokenizer
-        belongs to one thread, as the model does.
+        This is found here and not where a request arrives: the tokenizer belongs to one thread, as
+        the model does.
         """
-        jobs = [self._waiting.get()]
-        while sum(job.size for job in jobs if job) < self._batch and not self._waiting.empty():
-            jobs.append(self._waiting.get())
-        fitting = []
-        for job in jobs:
-            if job is None or job.gone:
-                continue
-            self._metrics.wait.observe(time.monotonic() - job.begun)
-            try:
-                for exchange in (*job.given, *(ask.exchange for ask in job.asks)):
-                    self._served.check(exchange)
-                fitting.append(job)
-            except Exception as error:
-                job.send(_api_error(error))
-        return fitting
+        self._metrics.wait.observe(time.monotonic() - job.begun)
+        try:
+            for ask in job.asks:
+                self._served.check(ask)
+        except Exception as error:
+            job.send(_api_error(error))
+            return False
+        return True
 
     def _work(self, jobs: list[Job]) -> None:
         """One call for all; where it fails, one for each, so that a bad prompt fails alone."""
+        if self._stopping:
+            return
         self._metrics.batch.observe(sum(job.size for job in jobs))
-        try:
-            results: Sequence[Event] = self._called(jobs)
-        except Exception as error:
-            if len(jobs) > 1:
-                for job in jobs:
-                    self._work([job])
-                return
-            results = [_api_error(error)]
-        for job, result in zip(jobs, results, strict=True):
-            job.send(result)
-
-    def _called(self, jobs: list[Job]) -> list[list[Any]]:
-        """What the model gives for the jobs, by job."""
-        given = [one for job in jobs for one in job.given]
         asks = [ask for job in jobs for ask in job.asks]
         sends = [job.send if job.stream else None for job in jobs for _ in job.asks]
-        flat = iter(self._served.score(given) if given else self._served.answer(asks, sends))
-        return [[next(flat) for _ in range(job.size)] for job in jobs]
+        try:
+            answers = iter(self._served.answer(asks, sends))
+        except Exception as error:
+            if len(jobs) == 1:
+                jobs[0].send(_api_error(error))
+            else:
+                for job in jobs:
+                    self._work([job])
+            return
+        for job in jobs:
+            job.send([next(answers) for _ in range(job.size)])
 
 
 def _api_error(error: Exception) -> ApiError:

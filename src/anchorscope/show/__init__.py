@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.delta_p import plot_delta_p
-from anchorscope.show.figures import plot_controls, plot_probes, write_figures
+from anchorscope.show.figures import write_figures
 from anchorscope.show.report import write_report
 
 __all__ = [
     "RunView",
-    "plot_controls",
     "plot_delta_p",
-    "plot_probes",
     "write_figures",
     "write_report",
 ]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -26,7 +25,7 @@ from anchorscope.show.charts import (
     FEW,
     NULL_LABEL,
     Chart,
-    HeadMaps,
+    Maps,
     Series,
     View,
 )
@@ -181,27 +180,47 @@ def _draw_view(ax: Axes, view: View, chart: Chart) -> None:
         )  # fmt: skip
 
 
-def plot_heads(chart: HeadMaps, *, caption: str) -> Figure:
-    """A map of blocks and heads per dataset: mean ΔP when one head alone is cut."""
-    figure, axes = panels(1, len(chart.maps), share_y=True)
-    drawn = None
-    for ax, (name, effects) in zip(axes[0], chart.maps.items(), strict=True):
-        ax.set_facecolor("#eeeeee")
-        drawn = ax.imshow(
-            effects, cmap="RdBu", vmin=-chart.reach, vmax=chart.reach, aspect="auto",
-            origin="lower", extent=(-0.5, effects.shape[1] - 0.5, 0.5, effects.shape[0] + 0.5),
+def plot_maps(chart: Maps, *, caption: str) -> Figure:
+    """A map per title, three in a row, with a bar of the scale or a number in each cell."""
+    columns, numbered = min(3, len(chart.maps)), chart.names is None
+    figure, axes = panels(-(-len(chart.maps) // columns), columns, share_y=numbered)
+    low, high = chart.ends
+    for ax in axes.flat[len(chart.maps) :]:
+        ax.set_visible(False)
+    for ax, (name, cells) in zip(axes.flat, chart.maps.items(), strict=False):
+        rows, width = cells.shape
+        extent = (-0.5, width - 0.5, 0.5, rows + 0.5) if numbered else None
+        ax.imshow(
+            cells, vmin=low, vmax=high, cmap="RdBu" if numbered else "viridis", aspect="auto",
+            origin="lower" if numbered else "upper", extent=extent,
         )  # fmt: skip
         ax.grid(visible=False)
+        ax.set_facecolor("#eeeeee")
         ax.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
         title(ax, name)
-        ax.set_xlabel("Head", fontsize=TEXT, color=INK)
-    axes[0, 0].set_ylabel("Block", fontsize=TEXT, color=INK)
-    if drawn is not None:
-        bar = figure.colorbar(drawn, ax=list(axes[0]), fraction=0.04, pad=0.02)
+        ax.set_xlabel(chart.x, fontsize=TEXT, color=INK)
+        if chart.names is not None:
+            _name_cells(ax, cells, chart.names, light=low + 0.6 * (high - low))
+    axes[0, 0].set_ylabel(chart.y, fontsize=TEXT, color=INK)
+    if numbered:
+        bar = figure.colorbar(axes[0, 0].images[0], ax=list(axes.flat), fraction=0.04, pad=0.02)
         bar.set_label("ΔP", fontsize=TEXT)
         bar.ax.tick_params(labelsize=SMALL)
     footer(figure, [], columns=1, caption=caption)
     return figure
+
+
+def _name_cells(
+    ax: Axes, cells: np.ndarray, names: tuple[Sequence[str], Sequence[str]], *, light: float
+) -> None:
+    """Write names beside rows and columns and each number into its cell, dark on light ones."""
+    ax.set_yticks(range(len(names[0])), names[0])
+    ax.set_xticks(range(len(names[1])), names[1])
+    for (row, column), value in np.ndenumerate(cells):
+        text, color = (f"{value:.2f}", "black" if value > light else "white")
+        if not np.isfinite(value):
+            text, color = "–", FAINT
+        ax.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=color)
 
 
 def _make_room(ax: Axes, lines: int) -> None:
@@ -296,10 +315,8 @@ def save_figure(
         "pdf": {"CreationDate": None},
     }
     files: list[Path] = []
-    with (
-        mpl.rc_context({"svg.hashsalt": "anchorscope", "pdf.fonttype": 42}),
-        _laid_out(figure, dpi),
-    ):
+    _fix_layout(figure, dpi)
+    with mpl.rc_context({"svg.hashsalt": "anchorscope", "pdf.fonttype": 42}):
         for form in formats:
             file = stem.with_name(f"{stem.name}.{form}")
             metadata = cast(Any, undated[form])
@@ -309,14 +326,11 @@ def save_figure(
     return tuple(files)
 
 
-@contextmanager
-def _laid_out(figure: Figure, sharpness: float) -> Iterator[None]:
+def _fix_layout(figure: Figure, dpi: float) -> None:
     """Place the panels once: otherwise every format would place them, and draw the figure twice."""
-    engine, dpi = figure.get_layout_engine(), figure.dpi
-    if engine is None:
-        yield
+    if (engine := figure.get_layout_engine()) is None:
         return
-    figure.set_dpi(sharpness)
+    figure.set_dpi(dpi)
     engine.execute(figure)
     figure.set_layout_engine(None)
     for ax in figure.axes:
@@ -324,8 +338,3 @@ def _laid_out(figure: Figure, sharpness: float) -> Iterator[None]:
         # SVG is named after every digit.
         ax.set_position(np.round(ax.get_position(original=True).bounds, _DIGITS).tolist())
         ax.set_in_layout(True)
-    try:
-        yield
-    finally:
-        figure.set_layout_engine(engine)
-        figure.set_dpi(dpi)

@@ -101,17 +101,15 @@ class Chart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadMaps:
-    """ΔP by block and head, a map [block, head] for each dataset's title, NaN: not tried."""
+class Maps:
+    """Numbers as colours, a map [row, column] for each title, NaN: none; one scale for all."""
 
     maps: Mapping[str, np.ndarray]
     caption: str
-
-    @property
-    def reach(self) -> float:
-        """The largest size of any effect: one scale of colours serves all maps."""
-        effects = np.concatenate([m[np.isfinite(m)] for m in self.maps.values()])
-        return (float(np.abs(effects).max()) if len(effects) else 1.0) or 1.0
+    ends: tuple[float, float]  # of the scale
+    x: str = "Head"
+    y: str = "Block"
+    names: tuple[Sequence[str], Sequence[str]] | None = None  # of rows and columns; None: numbers
 
 
 def color_of(position: int) -> str:
@@ -268,11 +266,11 @@ def layer_spans(layers: Sequence[int]) -> str:
     return f"layer{'s' if len(layers) > 1 else ''} {spans}"
 
 
-def chart_data(chart: Chart | HeadMaps) -> dict[str, Any]:
+def chart_data(chart: Chart | Maps) -> dict[str, Any]:
     """The chart as chart.js draws it: its views to switch between, strict mode first."""
-    if isinstance(chart, HeadMaps):
+    if isinstance(chart, Maps):
         maps = [{"label": title, "cells": cells.tolist()} for title, cells in chart.maps.items()]
-        return {"kind": "heads", "reach": chart.reach, "views": maps}
+        return {"kind": "heads", "reach": chart.ends[1], "views": maps}
     every = [s for view in chart.views for s in (*view.series, *view.nulls, *view.controls)]
     # A curve without a natural zero fills its panel.
     include = chart.zero if chart.share_y and chart.zero is not None else math.nan

@@ -7,13 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
 from anchorscope.claims.inputs import ClaimInputs, from_tables
 from anchorscope.claims.table import claims_table
-from anchorscope.records import MODES, Mode
+from anchorscope.records import Mode
 from anchorscope.run_folder.view import RunView, records
 from anchorscope.show.words import short, span
 
@@ -28,49 +28,27 @@ TITLES: Mapping[Kind, str] = {
 _NUMBER = re.compile(r"(?<![\w.-])(-?\d+(?:\.\d+)?)(?![\w-])")
 
 
-@dataclass(frozen=True)
-class Column:
-    """What a verdict is about: a model (or two, compared) and a dataset (or several)."""
+class Column(NamedTuple):
+    """What a decision is about: a model (or two, compared) and a dataset (or several)."""
 
     model: str
     dataset: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decided:
-    """One mode's number and verdict; NaN where it was not measured."""
-
-    verdict: str
-    value: float
-    low: float
-    high: float
-    p: float
-
-    @property
-    def interval(self) -> str:
-        """The interval and p-value in words; empty where there is no interval."""
-        if not math.isfinite(self.low) or not math.isfinite(self.high):
-            return ""
-        ends = f"95 % interval {span(self.low, self.high, short)}"
-        return ends if math.isnan(self.p) else f"{ends}, p = {self.p:.2g}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    """What both modes say of one claim in one column."""
-
-    modes: Mapping[Mode, Decided]
-    finding: str  # strict mode's finding, where the claim is about it
-
-
-@dataclass(frozen=True, kw_only=True)
 class ClaimRow:
-    """A claim with its cells by column; a column it says nothing of has no cell."""
+    """A claim with its rows of claims.csv by column; a column it says nothing of has none."""
 
     claim: str
-    statement: str
-    source: str
-    cells: Mapping[Column, Cell]
+    cells: Mapping[Column, Mapping[str, Any]]
+
+    @property
+    def statement(self) -> str:
+        return one_statement([str(cell["statement"]) for cell in self.cells.values()])
+
+    @property
+    def source(self) -> str:
+        return "; ".join(dict.fromkeys(str(cell["source"]) for cell in self.cells.values()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +56,8 @@ class Block:
     """Claims that share their columns."""
 
     kind: Kind
-    columns: tuple[Column, ...]
-    rows: tuple[ClaimRow, ...]
+    columns: Sequence[Column]
+    rows: Sequence[ClaimRow]
 
     @property
     def title(self) -> str:
@@ -91,8 +69,8 @@ class Block:
 
     def finding(self, column: Column) -> str:
         """The column's finding, empty where no claim of the block carries one."""
-        cells = [row.cells[column] for row in self.rows if column in row.cells]
-        return next((cell.finding for cell in cells if cell.finding), "")
+        findings = [str(row.cells[column]["finding"]) for row in self.rows if column in row.cells]
+        return next(filter(None, findings), "")
 
 
 def claims_of(runs: Sequence[RunView]) -> pd.DataFrame:
@@ -158,64 +136,40 @@ def grouped_claims(table: pd.DataFrame, single: Sequence[Column]) -> list[Block]
     """The blocks of a claims table. `single` is each model with each of its datasets, in order.
 
     Every row of the table is in exactly one cell. A claim that a column has twice gets a second
-    row, so that none of its verdicts is lost.
+    row, so that none of its decisions is lost.
     """
-    claims: dict[tuple, list[dict[str, Any]]] = {}
-    times: Counter[tuple[str, Column]] = Counter()
+    models = {column.model for column in single}
+    found: dict[tuple[Kind, str], dict[tuple[str, int], dict[Column, Mapping[str, Any]]]] = {}
     for row in records(table):
-        name, column = str(row["claim"]), _column(row)
-        claims.setdefault((*_block(row, single), name, times[name, column]), []).append(row)
-        times[name, column] += 1
-    blocks: dict[tuple[Kind, str], list[ClaimRow]] = {}
-    for same in claims.values():
-        blocks.setdefault(_block(same[0], single), []).append(_row(same))
+        claim, column = str(row["claim"]), Column(str(row["model"]), str(row["dataset"]))
+        # A name with a comma in it may be one dataset: `single` tells which columns are.
+        kind: Kind = "dataset" if column in single else "datasets"
+        if column.model not in models:
+            kind = "models"
+        # A figure shows one model: its numbers are not those of another.
+        figure = claim.startswith("figure-")
+        rows = found.setdefault(("figure", column.model) if figure else (kind, ""), {})
+        times = 0
+        while column in rows.setdefault((claim, times), {}):
+            times += 1
+        rows[claim, times][column] = row
     order = list(TITLES)
-    return [
-        Block(kind=kind, columns=_columns(rows, single), rows=tuple(rows))
-        for (kind, _), rows in sorted(blocks.items(), key=lambda item: order.index(item[0][0]))
-    ]
+    blocks = []
+    for (kind, _), rows in sorted(found.items(), key=lambda item: order.index(item[0][0])):
+        used = dict.fromkeys(column for cells in rows.values() for column in cells)
+        columns = dict.fromkeys([*(column for column in single if column in used), *used])
+        claims = [ClaimRow(claim=claim, cells=cells) for (claim, _), cells in rows.items()]
+        blocks.append(Block(kind=kind, columns=tuple(columns), rows=claims))
+    return blocks
 
 
-def _block(row: Mapping[str, Any], single: Sequence[Column]) -> tuple[Kind, str]:
-    """The block of a claim. A figure shows one model: its numbers are not those of another.
-
-    A name with a comma in it may be one dataset: `single` tells which columns are.
-    """
-    if str(row["claim"]).startswith("figure-"):
-        return "figure", str(row["model"])
-    if _column(row) in single:
-        return "dataset", ""
-    return "datasets" if str(row["model"]) in {c.model for c in single} else "models", ""
-
-
-def _column(row: Mapping[str, Any]) -> Column:
-    return Column(str(row["model"]), str(row["dataset"]))
-
-
-def _columns(rows: Sequence[ClaimRow], single: Sequence[Column]) -> tuple[Column, ...]:
-    """The columns that the rows have cells in: single ones in the runs' order, then the others."""
-    used = dict.fromkeys(column for row in rows for column in row.cells)
-    return tuple(dict.fromkeys([*(column for column in single if column in used), *used]))
-
-
-def _row(rows: Sequence[dict[str, Any]]) -> ClaimRow:
-    return ClaimRow(
-        claim=str(rows[0]["claim"]),
-        statement=one_statement([str(row["statement"]) for row in rows]),
-        source="; ".join(dict.fromkeys(str(row["source"]) for row in rows)),
-        cells={
-            _column(row): Cell(
-                modes={mode: decided(row, mode) for mode in MODES}, finding=str(row["finding"])
-            )
-            for row in rows
-        },
-    )
-
-
-def decided(row: Mapping[str, Any], mode: Mode) -> Decided:
-    """One mode's columns of a row of claims.csv."""
-    value, low, high, p = (float(row[f"{mode}_{name}"]) for name in ("value", "low", "high", "p"))
-    return Decided(verdict=str(row[f"{mode}_decision"]), value=value, low=low, high=high, p=p)
+def interval(cell: Mapping[str, Any], mode: Mode) -> str:
+    """A mode's interval and p-value in words; empty where there is no interval."""
+    low, high, p = (float(cell[f"{mode}_{name}"]) for name in ("low", "high", "p"))
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return ""
+    ends = f"95 % interval {span(low, high, short)}"
+    return ends if math.isnan(p) else f"{ends}, p = {p:.2g}"
 
 
 def one_statement(statements: Sequence[str]) -> str:

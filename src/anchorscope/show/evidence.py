@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +16,7 @@ from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.show.charts import (
     CONTROL,
     Chart,
-    HeadMaps,
+    Maps,
     Series,
     View,
     chart_data,
@@ -30,32 +29,24 @@ from anchorscope.show.words import short
 MOST_ROWS = 40
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShownPiece:
-    """How a piece of evidence is shown, in the report and in figures/."""
-
-    name: str  # of its first table and its figure
-    title: str
-    chart: Callable[[RunView], Chart | HeadMaps]
-
-
-def pieces_of(run: RunView) -> list[ShownPiece]:
+def pieces_of(run: RunView) -> list[str]:
     """The pieces of evidence whose tables a run holds."""
-    return [piece for name, piece in PIECES.items() if name in run.evidence]
+    return [name for name in PIECES if name in run.evidence]
 
 
 def evidence_parts(run: RunView) -> list[dict[str, Any]]:
     """What the report shows of each piece: its chart, and the rows of its tables."""
     parts = []
-    for piece in pieces_of(run):
-        chart = piece.chart(run)
-        tables = table_columns.PIECES[piece.name.replace("_", "-")]
+    for name in pieces_of(run):
+        title, draw = PIECES[name]
+        chart, dashed = draw(run), name.replace("_", "-")
+        tables = [table for table in table_columns.PIECES[dashed] if table in run.evidence]
         part = {
-            "id": f"evidence-{piece.name.replace('_', '-')}",
-            "title": piece.title,
+            "id": f"evidence-{dashed}",
+            "title": title,
             "chart": chart_data(chart),
             "caption": chart.caption,
-            "tables": {name: table_of(run, name) for name in tables if name in run.evidence},
+            "tables": {table: table_of(run, table) for table in tables},
         }
         parts.append(part)
     return parts
@@ -73,10 +64,11 @@ def table_of(run: RunView, name: str) -> Table:
         return Table([*words, *numbers], cells, text_columns=len(words))
     cells = []
     for dataset, title in run.titles.items():
-        rows = records(where(table, dataset=dataset))
-        at = [row for row in rows if row["layer"] == chosen_layer(run, dataset)]
-        summed = [row for row in rows if math.isnan(row["layer"])]  # over all layers
-        for row in (summed or at or rows)[:MOST_ROWS]:
+        rows = where(table, dataset=dataset)
+        summed = rows[rows["layer"].isna()]  # over all layers
+        at = rows[rows["layer"] == chosen_layer(run, dataset)]
+        chosen = next((part for part in (summed, at) if len(part)), rows)
+        for row in records(chosen.head(MOST_ROWS)):
             cells.append([title, *(str(row[c]) for c in words), *(_shown(row[c]) for c in numbers)])
     return Table(["Dataset", *words, *numbers], cells, text_columns=1 + len(words))
 
@@ -302,34 +294,34 @@ def _densities(run: RunView, dataset: str, loss: str, source: str) -> list[Serie
     return densities
 
 
-def heads_chart(run: RunView) -> HeadMaps:
-    """Mean ΔP of each single head, a map per dataset."""
-    return HeadMaps(
-        maps={title: head_map(run, name) for name, title in run.titles.items()},
+def heads_chart(run: RunView) -> Maps:
+    """Mean ΔP of each single head, a map [block, head] per dataset; NaN where it was not tried.
+
+    A head that is read at several layers shows their mean.
+    """
+    table = run.evidence["heads"]
+    tried = table[(table["head"] >= 0) & (table["set"] == "")]
+    # As large for every dataset, so that maps can be laid side by side.
+    shape = int(tried["block"].max()) + 1, int(tried["head"].max()) + 1
+    maps = {}
+    for name, title in run.titles.items():
+        means = where(tried, dataset=name).groupby(["block", "head"])["delta_p"].mean()
+        maps[title] = np.full(shape, np.nan)
+        for (block, head), value in means.items():
+            maps[title][int(block), int(head)] = value
+        maps[title] = maps[title][1:]  # blocks count from 1
+    sizes = np.abs(np.concatenate([cells.ravel() for cells in maps.values()]))
+    reach = float(np.nan_to_num(sizes).max()) or 1.0
+    return Maps(
+        maps=maps,
+        ends=(-reach, reach),
         caption="Mean ΔP when one head alone is kept from the exact question tokens; where a head "
         "has no colour it was not tried. The lowest of many heads is overestimated.",
     )
 
 
-def head_map(run: RunView, dataset: str) -> np.ndarray:
-    """Mean ΔP of each single head, [block, head]; NaN where a head was not tried.
-
-    A head that is read at several layers shows their mean.
-    """
-    tried = [r for r in records(run.evidence["heads"]) if r["head"] >= 0 and r["set"] == ""]
-    effects: dict[tuple[int, int], list[float]] = {}
-    for row in tried:
-        own = effects.setdefault((int(row["block"]) - 1, int(row["head"])), [])
-        own += [row["delta_p"]] if row["dataset"] == dataset else []
-    # As large for every dataset, so that maps can be laid side by side.
-    blocks, heads = (1 + max((place[axis] for place in effects), default=0) for axis in (0, 1))
-    out = np.full((blocks, heads), np.nan)
-    for place, each in effects.items():
-        out[place] = np.mean(each) if each else np.nan
-    return out
-
-
-_SHOWN = {
+# Name of the first table and the figure -> title, and the chart of a run.
+PIECES: Mapping[str, tuple[str, Callable[[RunView], Chart | Maps]]] = {
     "patching": ("Another subject in the question (token patching)", patching_chart),
     "answer_only": ("The answer without the question", answer_only_chart),
     "saliency": ("Saliency from question to answer", saliency_chart),
@@ -337,7 +329,4 @@ _SHOWN = {
     "awareness": ("Self-awareness: does the state know its pathway?", awareness_chart),
     "heads": ("Heads that carry the flow", heads_chart),
     "windows": ("The knockout in fewer blocks", windows_chart),
-}
-PIECES: Mapping[str, ShownPiece] = {
-    name: ShownPiece(name=name, title=title, chart=chart) for name, (title, chart) in _SHOWN.items()
 }

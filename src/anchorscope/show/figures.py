@@ -5,7 +5,7 @@ Files are drawn in processes of their own: this one needs matplotlib only where 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -15,14 +15,16 @@ import numpy as np
 
 from anchorscope.parallel import default_workers, in_parallel
 from anchorscope.run_folder.view import RunView
-from anchorscope.show.charts import Chart, HeadMaps, controls_chart, probes_chart
-from anchorscope.show.delta_p import plot_delta_p
+from anchorscope.show.charts import Maps, controls_chart, probes_chart
+from anchorscope.show.delta_p import Reading, plot_delta_p
 from anchorscope.show.evidence import PIECES, pieces_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_ALWAYS = ("delta_p", "delta_p_strict", "delta_p_both", "probes", "controls")
+_MODES: Mapping[str, Reading] = {
+    "delta_p": "paper", "delta_p_strict": "strict", "delta_p_both": "both",
+}  # fmt: skip
 
 
 def write_figures(run: RunView, *, workers: int | None = None) -> list[Path]:
@@ -47,34 +49,20 @@ def _write(path: Path, names: Sequence[str]) -> list[Path]:
 
 def figure_names(run: RunView) -> list[str]:
     """The figures of a run, all of which `figure_of` can draw."""
-    return [*_ALWAYS, *(piece.name for piece in pieces_of(run))]
+    return [*_MODES, "probes", "controls", *pieces_of(run)]
 
 
 def figure_of(run: RunView, name: str) -> Figure:
     """A figure of a run by its name; of the other evidence only the piece of that name is read."""
-    if name.startswith("delta_p"):
-        modes = {"delta_p": "paper", "delta_p_strict": "strict", "delta_p_both": "both"}
-        return plot_delta_p(run, mode=modes[name])  # type: ignore[arg-type]
-    charts = {"probes": probes_chart, "controls": controls_chart}
-    return _captioned(run, charts[name](run) if name in charts else PIECES[name].chart(run))
+    from anchorscope.show.canvas import plot_chart, plot_maps
 
-
-def plot_probes(run: RunView) -> Figure:
-    """AUROC of the clean probe by layer: a line per dataset."""
-    return figure_of(run, "probes")
-
-
-def plot_controls(run: RunView) -> Figure:
-    """Share of probe predictions that flip, by layer and intervention: a panel per dataset."""
-    return figure_of(run, "controls")
-
-
-def _captioned(run: RunView, chart: Chart | HeadMaps) -> Figure:
-    from anchorscope.show.canvas import plot_chart, plot_heads
-
+    if name in _MODES:
+        return plot_delta_p(run, mode=_MODES[name])
+    draw = {"probes": probes_chart, "controls": controls_chart}.get(name) or PIECES[name][1]
+    chart = draw(run)
     caption = f"{run.model_name}. {chart.caption}"
-    if isinstance(chart, HeadMaps):
-        return plot_heads(chart, caption=caption)
+    if isinstance(chart, Maps):
+        return plot_maps(chart, caption=caption)
     drawn = [series for view in chart.views for series in view.series]
     bands = " Bands: 95 % intervals." if any(np.isfinite(s.low).any() for s in drawn) else ""
     return plot_chart(chart, caption=caption + bands)

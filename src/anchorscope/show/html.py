@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from anchorscope.records import MODES
-from anchorscope.show.words import codes, number, percent, short, visible
+from anchorscope.show.words import (
+    codes,
+    number,
+    percent,
+    short,
+    two_digits,
+    visible,
+    with_span,
+)
 
 
 class Table(NamedTuple):
@@ -44,7 +52,9 @@ def environment() -> Environment:
     )
     for show in (number, percent, short, visible, codes):
         found.filters[show.__name__] = show
-    found.globals |= {"island": island, "modes": MODES, "zip": zip}
+    for show in (number, percent, two_digits, with_span):
+        found.globals[show.__name__] = show
+    found.globals |= {"finite": math.isfinite, "island": island, "modes": MODES, "zip": zip}
     return found
 
 
@@ -62,13 +72,13 @@ def page_style(name: str) -> str:
     return f"{scheme}\n{shared}{web_file(name)}"
 
 
-def panel_style(dark: str) -> str:
-    """The style of the panels of one question, inside a page that is not ours.
-
-    `dark` has the place of the dark colours: `{}` is a rule for them.
-    """
-    own = web_file("colors.css") + web_file("panel.css") + web_file("shared.css")
-    return f".anchorscope {{ {own} }} " + dark.replace("{}", f"{{ {web_file('dark.css')} }}")
+def panel_style() -> str:
+    """The style of the panel of one question, inside a page that is not ours."""
+    own, dark = web_file("colors.css") + web_file("panel.css"), web_file("dark.css")
+    return (
+        f".anchorscope {{ {own}{web_file('shared.css')} }} "
+        f"@media (prefers-color-scheme: dark) {{ .anchorscope {{ {dark} }} }}"
+    )
 
 
 def bundle(*names: str) -> str:

@@ -9,7 +9,6 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +17,6 @@ import pandas as pd
 from scipy.special import expit
 
 from anchorscope.run_folder.disk import write_atomic
-from anchorscope.run_folder.table_columns import FINDINGS_EFFECT
 from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.show.charts import (
     FEW,
@@ -29,7 +27,7 @@ from anchorscope.show.charts import (
     layer_spans,
     probes_chart,
 )
-from anchorscope.show.claims import Block, run_blocks
+from anchorscope.show.claims import Block, interval, run_blocks
 from anchorscope.show.delta_p import delta_p_chart
 from anchorscope.show.evidence import evidence_parts
 from anchorscope.show.html import Table, bundle, page_style, render, source_hash
@@ -114,6 +112,7 @@ def page(run: RunView) -> str:
         meanings=MEANINGS,
         claim_blocks=blocks,
         claim_heads=claim_heads,
+        interval=interval,
         claim_summary=lambda block: f"{block.title}: {len(block.rows)} numbers read off it",
         answers=answers(run),
         controls=controls(run),
@@ -130,14 +129,13 @@ def page(run: RunView) -> str:
 
 
 def findings(run: RunView) -> list[dict[str, Any]]:
-    """For each dataset its finding and why, the answers behind it, and what weakens it."""
+    """For each dataset its row of findings.csv, in which layers, and what weakens it."""
     return [
         {
             "title": title,
-            "finding": str(row["finding"]),
+            "row": row,
             "name": finding_name(row),
-            "summary": f"{_sentence(row['why'])} {_gap(row, run.unit)} {_power(row)}",
-            "answers": five_answers(row, run.unit),
+            "layers": layer_spans([int(layer) for layer in str(row["layers"]).split()]),
             "cautions": _cautions(run, row),
             "robustness": _robustness(run, dataset),
         }
@@ -151,37 +149,6 @@ def finding_name(row: Row) -> str:
     name, by = str(row["finding"]), str(row.get("by") or "")
     words = MEANINGS.get(name, (name, ""))[0]
     return f"{words} by {by}" if by else words
-
-
-def _sentence(why: object) -> str:
-    text = str(why)
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
-
-
-def _gap(row: Row, unit: str) -> str:
-    layers = layer_spans([int(layer) for layer in str(row["layers"]).split()])
-    start = f"Read over {layers}, with groups from one probe and effects from another"
-    if not math.isfinite(float(row["gap"])):
-        return f"{start}, one of the groups is empty, and there is no gap."
-    same = f"{number(row['same_gap'])} with both from one probe"
-    if not math.isfinite(float(row["same_gap"])):
-        same = "with both from one probe it was not measured: a group is empty"
-    return (
-        f"{start}, the gap of Q and A is {with_span(row, 'gap', number)} {unit} "
-        f"({same}; the clean belief is read with a reliability of "
-        f"{number(row['reliability'], 2)}, and unreliable groups shrink a gap)."
-    )
-
-
-def _power(row: Row) -> str:
-    """What the run would have seen; nothing to say where it sees two pathways."""
-    half, fifth = float(row["power_half"]), float(row["power_fifth"])
-    if not math.isfinite(half) or row["finding"] == "two-pathways":
-        return ""
-    return (
-        "Had half of these samples lost their belief and the others kept it, this run would have "
-        f"found two pathways in {percent(half)} of cases; had a fifth lost it, in {percent(fifth)}."
-    )
 
 
 def _cautions(run: RunView, row: Row) -> list[str]:
@@ -216,103 +183,6 @@ def _robustness(run: RunView, dataset: str) -> str:
     less = f"; {few} of them had too few answers for a finding" if few else ""
     choices = f"{same} of {len(others)} other choices"
     return f"The finding is the same under {choices}{less} (tables/robust.csv)."
-
-
-def five_answers(row: Row, unit: str) -> Table:
-    """The five questions of a dataset: for each number what it is of, its interval and its test."""
-    answers = {
-        "1. Effect beyond the neutral control": _effect(row, unit),
-        "2. Share of the whole question’s effect": _shares(row),
-        "3. Is it the sample’s own?": _agreement(row),
-        "4. Two groups or a degree?": _groups(row),
-        "5. What explains it?": _explanation(row),
-    }
-    return Table(["Question", "Answer"], list(answers.items()), text_columns=2)
-
-
-def _effect(row: Row, unit: str) -> str:
-    """The three tested numbers with their test, then the means over all samples, not tested.
-
-    A loss of one predicted class and a gain of the other cancel in a mean over all, so that its
-    interval may hold zero where the test finds a loss.
-    """
-    two = partial(with_span, row, show=two_digits)
-    tested = [f"{two('effect_flips')} of the predictions flip more"]
-    if all(name in row for name in FINDINGS_EFFECT):
-        tested = [
-            f"samples predicted right {two('effect_logit_right')} logits",
-            f"samples predicted wrong {two('effect_logit_wrong')} logits",
-            *tested,
-        ]
-    return (
-        f"{'; '.join(tested)}; tested for a loss of logits within either predicted class, or more "
-        f"flips: {_p(row, 'effect_p')}. The mean over all samples, where a gain and a loss cancel, "
-        f"is not tested: {with_span(row, 'effect', number)} {unit}, {two('effect_logit')} logits"
-    )
-
-
-def _shares(row: Row) -> str:
-    if not math.isfinite(float(row["question_p"])):
-        return "not measured: this run has no pass that hides the whole question"
-    parts = []
-    for what, name in (("exact tokens", "exact_share"), ("other content words", "content_share")):
-        shown = with_span(row, name, percent)
-        if not math.isfinite(float(row[name])):
-            shown += " (the whole question has no sure effect on the samples read without them)"
-        parts.append(f"{what} {shown}")
-    return "; ".join(parts)
-
-
-def _agreement(row: Row) -> str:
-    two = partial(with_span, row, show=two_digits)
-    null = number(row["sides_null"], 2)
-    sides = f"sides agree {two('sides')} (random direction {null}), {_p(row, 'sides_p')}"
-    if not math.isfinite(float(row["retest"])):
-        return f"{sides}; retest not measured: too few samples were read again"
-    return f"{sides}; retest {two('retest')}, {_p(row, 'retest_p')}"
-
-
-def _groups(row: Row) -> str:
-    if not math.isfinite(float(row["dip_p"])):
-        return "not measured: too few samples to look for two humps"
-    among = f"those predicted {row['within']}"
-    if row["within"] == "both":
-        among = "both predicted classes"
-    unit = " in units of the margin" if row["road"] == "laws" else ""
-    dip = (
-        f"dip of the shifts{unit} among {among} {_p(row, 'dip_p')} "
-        f"(uniform {_p(row, 'uniform_p')}; the smallest of six looks, each at 0.008)"
-    )
-    if not math.isfinite(float(row["kappa"])):
-        return (
-            f"{dip}; agreement on the groups (κ) not measured: there are no two humps to agree on"
-        )
-    again = number(row["retest_kappa"], 2)
-    if not math.isfinite(float(row["retest_kappa"])):
-        again = "not measured: too few samples of these humps were read again"
-    return f"{dip}; agreement on the groups (κ): sides {number(row['kappa'], 2)}, retest {again}"
-
-
-def _explanation(row: Row) -> str:
-    if not math.isfinite(float(row["cells"])):
-        return "no two groups to explain"
-    left = f"leaves {percent(float(row['finder']))} of their gap"
-    if not math.isfinite(float(row["finder"])):
-        left = "was not measured for these groups"
-    return (
-        f"cells of class, belief and kinds account for {percent(row['cells'])} of the groups "
-        f"(belief alone {percent(row['belief'])}); within the cells {_p(row, 'within_p')}; "
-        f"the belief tells them with AUROC {number(row['told'], 2)} (a rule of the belief: "
-        f"{number(row['told_by_rule'], 2)}); hiding the whole question {left}"
-    )
-
-
-def _p(row: Row, name: str) -> str:
-    """'p = 0.012', 'p < 0.001' or 'not tested'."""
-    p = float(row[name])
-    if not math.isfinite(p):
-        return "not tested"
-    return "p < 0.001" if p < 0.001 else f"p = {number(p, 3)}"
 
 
 # --- Tables ---

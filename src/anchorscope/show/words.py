@@ -6,7 +6,7 @@ import html
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 _SIGNS = {"\n": "⏎", "\t": "⇥"}
@@ -59,11 +59,6 @@ def with_span(row: Mapping[str, Any], name: str, show: Callable[[float], str]) -
     if not math.isfinite(value):
         return "not measured"
     return f"{show(value)} ({span(low, high, show)})" if math.isfinite(low) else show(value)
-
-
-def listed(parts: Sequence[str]) -> str:
-    """'a', 'a and b', 'a, b and c'."""
-    return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
 
 
 def visible(text: str) -> str:

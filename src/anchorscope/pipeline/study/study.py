@@ -31,7 +31,7 @@ from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.disk import write_atomic
 from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.show.claims import claim_inputs
-from anchorscope.show.study import Failed, ShownPanel, ShownStudy, write_page
+from anchorscope.show.study import write_page
 
 STUDY = (
     "model", "folder", "panel", "dataset", "state", "error", "n", "right", "wrong", "abstained",
@@ -173,24 +173,22 @@ def _write_overview(study: Study, folder: Path, outcomes: Sequence[Outcome]) -> 
     rows = [row for outcome in outcomes for row in _study_rows(outcome)]
     table = pd.DataFrame(rows, columns=list(STUDY))
     write_atomic(folder / "study.csv", table.to_csv(index=False))
-    panels = [
-        ShownPanel(title=title, runs=runs)
+    panels = {
+        title: runs
         for title in study.panels
         if (runs := [o.view for o in outcomes if o.view and o.planned.model.panel == title])
-    ]
+    }
     claims = study_claims(panels)
     if claims is not None:
         write_atomic(folder / "claims.csv", claims.to_csv(index=False))
     write_page(
-        ShownStudy(
-            title=study.title,
-            folder=folder,
-            panels=panels,
-            failed=[Failed(o.planned.model.name, o.error) for o in outcomes if o.error is not None],
-            table=table,
-            claims=claims,
-            costs=read_costs(folder / "costs.csv"),
-        )
+        folder,
+        study.title,
+        panels=panels,
+        failed={o.planned.model.name: o.error for o in outcomes if o.error is not None},
+        table=table,
+        claims=claims,
+        costs=read_costs(folder / "costs.csv"),
     )
 
 
@@ -223,9 +221,9 @@ def _study_rows(outcome: Outcome) -> list[dict[str, Any]]:
     return rows
 
 
-def study_claims(panels: Sequence[ShownPanel]) -> pd.DataFrame | None:
+def study_claims(panels: Mapping[str, Sequence[RunView]]) -> pd.DataFrame | None:
     """One table of all claims; models are compared by size within their panel only."""
-    inputs = [[claim_inputs(run) for run in panel.runs] for panel in panels]
+    inputs = [[claim_inputs(run) for run in panel] for panel in panels.values()]
     every = [each for panel in inputs for each in panel]
     return claims_table(every, compared=inputs) if every else None
 

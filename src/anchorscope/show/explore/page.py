@@ -1,135 +1,229 @@
-"""The page itself: one HTML file, or one with its samples in files beside it when they are many."""
+"""The page of all samples of a run, or of two side by side: one HTML file with its data in it."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any, get_args
 
+import numpy as np
+
+from anchorscope.engine.passes import CLEAN, KNOCKOUT
 from anchorscope.errors import UserError, user_path
-from anchorscope.run_folder.disk import is_partial, remove_partials, write_atomic
-from anchorscope.run_folder.view import RunView, values
-from anchorscope.show.charts import all_titles, chart_data
+from anchorscope.pathways.one_law import fit_line
+from anchorscope.records import MODES, Mode, Sample, Verdict
+from anchorscope.run_folder.disk import write_atomic
+from anchorscope.run_folder.view import RunView, records, values
+from anchorscope.show.charts import INTERVENTIONS, PALETTE, all_titles, chart_data, color_of
 from anchorscope.show.delta_p import delta_p_chart
-from anchorscope.show.explore.data import RunData, run_data
-from anchorscope.show.html import bundle, finite, island, page_style, render, source_hash
+from anchorscope.show.explore.stored_beliefs import Beliefs, beliefs_of, layers_of
+from anchorscope.show.explore.token_texts import NoTokens, tokens_of
+from anchorscope.show.html import bundle, island, page_style, render, source_hash
+from anchorscope.spans.answer import KINDS, kind_of
 
-MOST_INSIDE = 20_000  # samples of all runs together; more than that are files beside the page
-_BLOCK = re.compile(r"run[12]-\d{3,}\.json")  # a file of samples beside the page
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 _SCRIPTS = ("runs", "curves", "scatter", "figures", "filters", "table", "sample", "main")
+_NAMES = {
+    "patch-matched": "subject of a matched donor",
+    "patch-random": "subject of a random donor",
+    "patch-other": "other tokens patched",
+    "patch-self": "patched with itself",
+    "window-5": "cut in the last 5 blocks",
+    "single": "cut in one block",
+}
+_LARGEST_HALF = 65504.0
+_SMALLEST_HALF = float(np.finfo(np.float16).smallest_subnormal)
+_CUT = {"exact": "the exact question tokens", "question": "all question tokens"}
 
 
-@dataclass(frozen=True)
-class Written:
-    """The page, and the folder of its samples where they are too many for one file."""
-
-    page: Path
-    beside: Path | None = None
-
-
-def write_view(runs: Sequence[RunView], out: str | Path | None = None) -> Written:
+def write_view(runs: Sequence[RunView], out: str | Path | None = None) -> Path:
     """The page of one finished run, or of two side by side, replaced whole."""
-    _check(runs)
-    titles = all_titles(runs)
+    if not 1 <= len(runs) <= 2:
+        raise UserError(f"{len(runs)} runs were given. Accepted: one run, or two side by side.")
+    if not set.intersection(*(set(values(run.samples, "id")) for run in runs)):
+        raise UserError(
+            f"'{runs[0].path}' and '{runs[-1].path}' share no question: they are joined by "
+            "question id. Give two runs of the same questions, or one run."
+        )
+    titles, models = all_titles(runs), [run.model_name for run in runs]
     # Each run is a panel of its own; both are on one y range, strict mode's views first.
     views = chart_data(delta_p_chart(runs))["views"]
-    parts = [
-        run_data(run, titles, {"strict": strict, "paper": paper}, name=_name(run, runs))
-        for run, strict, paper in zip(runs, views, views[len(runs) :], strict=False)
-    ]
+    data = []
+    for number, run in enumerate(runs):
+        own = {"strict": views[number], "paper": views[len(runs) + number]}
+        name = run.model_name
+        if models.count(name) > 1:
+            name = f"{name} ({run.path.resolve().name})"
+        data.append(island(f"run-{number}", run_data(run, titles, own, name=name)))
+    script = bundle("text", "chart", *(f"view/{name}" for name in _SCRIPTS))
+    style = page_style("view/view.css")
+    whole = render(
+        "view.html",
+        kind="view",
+        policy=f"default-src 'none'; script-src {source_hash(script)}; "
+        f"style-src {source_hash(style)}; img-src data:; base-uri 'none'; form-action 'none'",
+        title=f"{' and '.join(models)}: every sample",
+        style=style,
+        data=data,
+        script=script,
+    )
     page = user_path(out) if out is not None else runs[0].path / "view.html"
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
-        if sum(part.samples for part in parts) <= MOST_INSIDE:
-            write_atomic(page, _inside(runs, parts))
-            return Written(page)
-        beside = page.with_name(f"{page.stem}-data")
-        write_atomic(page, _beside(runs, parts, beside))
-        return Written(page, beside)
+        return write_atomic(page, whole)
     except OSError as error:
         raise UserError(
             f"{page} cannot be written: {error.strerror}. Choose another --out."
         ) from error
 
 
-def _check(runs: Sequence[RunView]) -> None:
-    if not 1 <= len(runs) <= 2:
-        raise UserError(f"{len(runs)} runs were given. Accepted: one run, or two side by side.")
-    if len(runs) == 2:
-        first, second = (set(values(run.samples, "id")) for run in runs)
-        if not first & second:
-            raise UserError(
-                f"'{runs[0].path}' and '{runs[1].path}' share no question: they are joined by "
-                "question id. Give two runs of the same questions, or one run."
-            )
+def run_data(
+    run: RunView, titles: Mapping[str, str], views: Mapping[Mode, dict[str, Any]], *, name: str
+) -> dict[str, Any]:
+    """A run as the page reads it: texts as lists, numbers packed. All of it can be JSON.
 
-
-def _name(run: RunView, runs: Sequence[RunView]) -> str:
-    """The model's name, with the folder's where both runs are of one model."""
-    if sum(other.model_name == run.model_name for other in runs) == 1:
-        return run.model_name
-    return f"{run.model_name} ({run.path.resolve().name})"
-
-
-def _inside(runs: Sequence[RunView], parts: Sequence[RunData]) -> str:
-    """The page with all blocks in it."""
-    blocks = [
-        island(f"block-{number}-{at}", block)
-        for number, part in enumerate(parts)
-        for at, block in enumerate(part.blocks)
+    `titles` are the datasets of all runs, in colour order; `views` the run's ΔP chart by mode;
+    `name` is what the page calls the model.
+    """
+    samples, beliefs = run.answers, beliefs_of(run)
+    datasets = [
+        {"name": name, "title": title, "color": color_of(at)}
+        for at, (name, title) in enumerate(titles.items())
+        if name in run.titles
     ]
-    heads = [part.head | {"blocks": len(part.blocks)} for part in parts]
-    return _html(runs, [island("head", heads), *blocks], connect="'none'")
+    names = [dataset["name"] for dataset in datasets]
+    shown = ("dataset", "layer", "finding", "why")
+    findings = [{key: row[key] for key in shown} for row in records(run.findings)]
+    popularity = [s.question.popularity for s in samples]
+    return {
+        "model": name,
+        "layers": layers_of(run),
+        "unit": run.unit,
+        "start": findings[0]["layer"],
+        "findings": findings,
+        "modes": list(MODES),
+        "verdicts": list(VERDICTS),
+        "types": list(KINDS),
+        "knocked_out": _CUT.get(str(run.config.get("keys", "exact")), ""),
+        "datasets": datasets,
+        "passes": _passes(beliefs),
+        "views": views,
+        "lines": {mode: lines(run, beliefs, mode) for mode in MODES},
+        "n": len(samples),
+        "id": [s.id for s in samples],
+        "question": [s.question.text for s in samples],
+        "answer": [s.answer.text for s in samples],
+        "accepted": [list(s.question.answers) for s in samples],
+        "relation": [s.question.relation or "" for s in samples],
+        "finder": [s.finder for s in samples],
+        "spans": [[list(span) for span in s.spans] for s in samples],
+        "answer_span": [list(s.answer_span) if s.answer_span else None for s in samples],
+        "dataset": _packed([names.index(s.question.dataset) for s in samples], "u1"),
+        "verdict": _packed([VERDICTS.index(s.verdict) for s in samples], "u1"),
+        "type": _packed([_type(s) for s in samples], "u1"),
+        "popularity": _packed([np.nan if p is None else p for p in popularity], "<f4"),
+        "logits": {
+            name: {mode: halves(logits) for mode, logits in by_mode.items()}
+            for name, by_mode in beliefs.logits.items()
+        },
+        "group": {mode: _packed(codes, "u1") for mode, codes in beliefs.pathway.items()},
+        **_tokens(run, samples),
+    }
 
 
-def _beside(runs: Sequence[RunView], parts: Sequence[RunData], folder: Path) -> str:
-    """Write the page's blocks as files in `folder`; remove those of an earlier page."""
-    earlier = _blocks_of_a_page(folder)
-    folder.mkdir(exist_ok=True)
-    remove_partials(folder)
-    heads, written = [], set()
-    for number, part in enumerate(parts):
-        names = [f"run{number + 1}-{at:03d}.json" for at in range(len(part.blocks))]
-        for name, block in zip(names, part.blocks, strict=True):
-            content = json.dumps(finite(block), allow_nan=False, separators=(",", ":"))
-            write_atomic(folder / name, content)
-            written.add(name)
-        heads.append(part.head | {"files": [f"{folder.name}/{name}" for name in names]})
-    for name in earlier - written:
-        (folder / name).unlink()
-    return _html(runs, [island("head", heads)], connect="'self'")
+def _passes(beliefs: Beliefs) -> list[dict[str, Any]]:
+    """Every pass with a name and a colour; the page draws `clean` in its own ink.
+
+    Passes that every run makes come first, the `further` ones after them.
+    """
+    return [
+        {
+            "name": name,
+            "label": _label(name),
+            "color": INTERVENTIONS.get(name, ("", PALETTE[(at + 1) % len(PALETTE)]))[1],
+            "further": name != CLEAN.name and name not in INTERVENTIONS,
+        }
+        for at, name in enumerate(beliefs.logits)
+    ]
 
 
-def _blocks_of_a_page(folder: Path) -> set[str]:
-    """The names of the files that an earlier page left in the folder; an error for any other."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise UserError(f"'{folder}' is no folder that can be written. Choose another --out.")
-    files = list(folder.iterdir()) if folder.is_dir() else []
-    files = [file for file in files if not is_partial(file.name)]  # of a page that was killed
-    for file in files:
-        if not _BLOCK.fullmatch(file.name) or file.is_symlink() or not file.is_file():
-            raise UserError(
-                f"'{folder}' holds '{file.name}', which `anchorscope view` did not write. The "
-                "samples of the page go there: choose another --out, or move that file."
-            )
-    return {file.name for file in files}
+def _label(name: str) -> str:
+    if name in INTERVENTIONS:
+        label = INTERVENTIONS[name][0]
+        return f"{label} cut" if label.endswith(("tokens", "words")) else label
+    for start, words in (
+        ("knockout-", "cut otherwise: "),
+        ("reweight", "attention reweighted, β "),
+    ):
+        if name.startswith(start):
+            return words + name.removeprefix(start)
+    return _NAMES.get(name, name)
 
 
-def _html(runs: Sequence[RunView], inside: Sequence[str], *, connect: str) -> str:
-    script = bundle("text", "chart", *(f"view/{name}" for name in _SCRIPTS))
-    style = page_style("view/view.css")
-    policy = (
-        f"default-src 'none'; script-src {source_hash(script)}; style-src {source_hash(style)}; "
-        f"img-src data:; connect-src {connect}; base-uri 'none'; form-action 'none'"
-    )
-    names = " and ".join(run.model_name for run in runs)
-    return render(
-        "view.html",
-        policy=policy,
-        title=f"{names}: every sample",
-        style=style,
-        data=inside,
-        script=script,
-    )
+def _type(sample: Sample) -> int:
+    """The number of the answer's kind; one that only the owner of the states knows is "other"."""
+    kind = kind_of(sample)
+    return KINDS.index(kind if kind in KINDS else "other")  # type: ignore[arg-type]
+
+
+def _tokens(run: RunView, samples: Sequence[Sample]) -> dict[str, Any]:
+    """The samples' tokens as text, or why they are not known."""
+    tokens = tokens_of(samples, run.model)
+    if isinstance(tokens, NoTokens):
+        return {"no_tokens": tokens.why}
+    return {
+        "vocabulary": {str(id): text for id, text in tokens.texts.items()},
+        "shared": {name: list(ids) for name, ids in tokens.shared.items()},
+        "token_counts": _packed([len(each) for each in tokens.ids], "<i4"),
+        "tokens": _packed(list(chain(*tokens.ids)), "<i4"),
+        "roles": _packed(np.concatenate(tokens.roles), "u1"),
+    }
+
+
+def lines(run: RunView, beliefs: Beliefs, mode: Mode) -> list[dict[str, Any]]:
+    """The one-mechanism line of each dataset by layer: knocked-out logit on the clean one.
+
+    The null fits a line for each fold's probe; `spread` is what these leave over. The line drawn
+    is the least-squares line through all of them.
+    """
+    datasets = values(run.samples, "dataset").to_numpy()
+    fold = values(run.samples, "fold").fillna(0).to_numpy(int)
+    clean, knockout = (beliefs.logits[name][mode] for name in (CLEAN.name, KNOCKOUT.name))
+    found = []
+    for name in run.titles:
+        rows = datasets == name
+        fits = [
+            _fit(x[rows], y[rows], fold[rows]) for x, y in zip(clean.T, knockout.T, strict=True)
+        ]
+        columns = zip(*fits, strict=True)
+        keys = ("intercept", "slope", "spread")
+        found.append({"dataset": name} | dict(zip(keys, map(list, columns), strict=True)))
+    return found
+
+
+def _fit(clean: np.ndarray, knockout: np.ndarray, fold: np.ndarray) -> tuple[float, float, float]:
+    """Intercept, slope and spread; NaN where fewer than three samples were read."""
+    read = np.isfinite(clean) & np.isfinite(knockout)
+    x, y = clean[read], knockout[read]
+    if len(x) < 3 or x.var() == 0:
+        return (np.nan, np.nan, np.nan)
+    slope, intercept = np.polyfit(x, y, 1)
+    return float(intercept), float(slope), fit_line(x, y, fold[read]).spread
+
+
+def halves(values: np.ndarray) -> str:
+    """Numbers of any shape as base64 of half precision, row after row; NaN stays NaN.
+
+    A number above 0 stays above 0: the sign of a logit is the prediction.
+    """
+    exact = np.asarray(values, dtype=np.float64)
+    rounded = np.clip(exact, -_LARGEST_HALF, _LARGEST_HALF).astype("<f2")
+    lost = (exact > 0) & (rounded == 0)
+    return _packed(np.where(lost, np.float16(_SMALLEST_HALF), rounded), "<f2")
+
+
+def _packed(values: np.ndarray | Iterable[float], dtype: str) -> str:
+    """Numbers of this type as base64."""
+    return base64.b64encode(np.ascontiguousarray(values, dtype=dtype).tobytes()).decode("ascii")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -73,7 +73,7 @@ def _from_states(run: RunView, ids: tuple[str, ...], layers: int) -> Logits:
             states = bank.layer(name, layer)
             for dataset, own in probes.items():
                 at, fold = rows[dataset]
-                read = _at(own, layer).logits(states[at][:, None], fold)[:, :, 0]
+                read = own.at_layer(layer).logits(states[at][:, None], fold)[:, :, 0]
                 for mode in MODES:
                     logits[name][mode][at, layer - 1] = read[own.probes.index(ROLES[mode].effect)]
     return logits
@@ -85,14 +85,6 @@ def _rows(run: RunView) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     datasets = values(run.samples, "dataset").to_numpy()
     rows = {d: np.flatnonzero((datasets == d) & ~np.isnan(fold)) for d in run.datasets}
     return {dataset: (at, fold[at].astype(int)) for dataset, at in rows.items()}
-
-
-def _at(probes: ProbeSet, layer: int) -> ProbeSet:
-    """The probes of one layer alone: states are read a layer at a time."""
-    only = slice(layer - 1, layer)
-    return replace(
-        probes, weights=probes.weights[:, :, only], intercept=probes.intercept[:, :, only]
-    )
 
 
 def _in_order(names: frozenset[str]) -> list[str]:

@@ -50,14 +50,13 @@ const rounded = (value) => Math.round(value * 1000) / 1000;
 
 // The page: reads the runs, keeps the state in the address, and draws what has changed.
 
-async function start() {
-  const heads = JSON.parse(document.getElementById("head").textContent), message = document.getElementById("message");
-  if (heads.some((head) => head.files) && location.protocol === "file:") {
-    message.textContent = "This run has too many samples for one file: they are in the folder beside this page, and a browser reads them only from a server. Run  python -m http.server --bind 127.0.0.1  in the folder of this page, then open  http://127.0.0.1:8000/" + location.pathname.split("/").pop();
-    return;
-  }
-  const runs = await Promise.all(heads.map(async (head, number) => new Run(head, await blocksOf(head, number), number)));
-  message.remove();
+function start() {
+  const runs = [...document.querySelectorAll("script[id^=run-]")].map((node, number) => {
+    const run = new Run(JSON.parse(node.textContent), number);
+    node.remove();
+    return run;
+  });
+  document.getElementById("message").hidden = true;
   document.getElementById("all").hidden = false;
   new App(runs).begin();
 }
@@ -179,8 +178,10 @@ function heading(app) {
   }
 }
 
-start().catch((error) => {
+try {
+  start();
+} catch (error) {
   document.getElementById("message").hidden = false;
   document.getElementById("message").textContent = `The samples could not be read: ${error.message}`;
   throw error;
-});
+}

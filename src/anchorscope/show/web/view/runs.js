@@ -26,30 +26,6 @@ function halvesOf(text) {
 const floatsOf = (text) => new Float32Array(bytesOf(text).buffer);
 const integersOf = (text) => new Int32Array(bytesOf(text).buffer);
 
-function joined(parts) {
-  if (parts.length === 1) return parts[0];
-  const out = new parts[0].constructor(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) { out.set(part, at); at += part.length; }
-  return out;
-}
-
-// The blocks of a run: inside the page, or in files beside it that a server has to give.
-async function blocksOf(head, number) {
-  if (!head.files) {
-    return Array.from({ length: head.blocks }, (_, at) => {
-      const node = document.getElementById(`block-${number}-${at}`), block = JSON.parse(node.textContent);
-      node.remove();
-      return block;
-    });
-  }
-  return Promise.all(head.files.map(async (file) => {
-    const answer = await fetch(file);
-    if (!answer.ok) throw new Error(`${file}: ${answer.status}`);
-    return answer.json();
-  }));
-}
-
 // A run in memory. Layers count from 1; `at(i, k)` is the place of sample i and layer k.
 
 const Q = 1, A = 2;
@@ -57,34 +33,25 @@ const PATHWAY = ["", "Q", "A"];
 const sigmoid = (x) => 1 / (1 + Math.exp(-x));
 
 class Run {
-  constructor(head, blocks, number) {
-    Object.assign(this, head);
+  constructor(data, number) {
+    Object.assign(this, data);
     this.number = number;
-    this.n = blocks.reduce((sum, block) => sum + block.n, 0);
-    for (const name of ["id", "question", "answer", "accepted", "relation", "finder", "spans", "answer_span"])
-      this[name] = blocks.flatMap((block) => block[name]);
-    for (const name of ["dataset", "verdict", "type"])
-      this[name] = joined(blocks.map((block) => bytesOf(block[name])));
-    this.popularity = joined(blocks.map((block) => floatsOf(block.popularity)));
-    this.logits = {};
-    for (const { name } of this.passes)
-      this.logits[name] = Object.fromEntries(this.modes.map((mode) =>
-        [mode, joined(blocks.map((block) => halvesOf(block.logits[name][mode])))]));
-    this.group = Object.fromEntries(this.modes.map((mode) =>
-      [mode, joined(blocks.map((block) => bytesOf(block.pathway[mode])))]));
-    this.readTokens(blocks);
+    for (const name of ["dataset", "verdict", "type"]) this[name] = bytesOf(data[name]);
+    this.popularity = floatsOf(data.popularity);
+    const byMode = (packed, read) => Object.fromEntries(this.modes.map((mode) => [mode, read(packed[mode])]));
+    this.logits = Object.fromEntries(this.passes.map(({ name }) => [name, byMode(data.logits[name], halvesOf)]));
+    this.group = byMode(data.group, bytesOf);
+    if (!this.no_tokens) this.readTokens(data);
     this.row = new Map(this.id.map((id, i) => [id, i]));
     this.flip = Object.fromEntries(this.modes.map((mode) => [mode, this.firstFlips(mode)]));
     this.bands = new Map();
   }
 
-  readTokens(blocks) {
-    if (this.no_tokens) return;
-    this.tokens = joined(blocks.map((block) => integersOf(block.tokens)));
-    this.roles = joined(blocks.map((block) => bytesOf(block.roles)));
-    const counts = joined(blocks.map((block) => integersOf(block.token_counts)));
+  readTokens(data) {
+    this.tokens = integersOf(data.tokens);
+    this.roles = bytesOf(data.roles);
     this.tokenStart = new Int32Array(this.n + 1);
-    for (let i = 0; i < this.n; i++) this.tokenStart[i + 1] = this.tokenStart[i] + counts[i];
+    integersOf(data.token_counts).forEach((count, i) => { this.tokenStart[i + 1] = this.tokenStart[i] + count; });
   }
 
   // What a search looks into, in small letters; made when it is first asked for.
