@@ -150,7 +150,7 @@ def test_states_at_one_more_position_are_those_of_a_pass_that_ends_there(tiny):
     with Lease(tiny) as lease:
         prefix = read_prefix(lease, PREFIX)
         prompts = [s.ids[: s.answer_at] for s in SAMPLES]
-        grown = grow_trunk(lease, prefix, prompts, room=0, head=False, extra_position=ends)
+        grown = grow_trunk(lease, prefix, prompts, extra_position=ends)
     short = [s.ids[: end + 1] for s, end in zip(SAMPLES, ends, strict=True)]
     torch.testing.assert_close(grown.last.extra, plain_states(tiny, short), **CLOSE)
     torch.testing.assert_close(grown.last.states, plain_states(tiny, prompts), **CLOSE)

@@ -43,7 +43,7 @@ def engine_saliency(model, samples, probe, *, budget=10_000):
     with Lease(model) as lease:
         prefix = prefix_of(lease, samples)
         prompts = [s.prompt_ids for s in samples]
-        trunk = grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
+        trunk = grow_trunk(lease, prefix, prompts).trunk
         wrong = [int(s.verdict == "wrong") for s in samples]
         marks = [marked(s) for s in samples]
         return saliency(lease, trunk, marks, wrong, probe, budget=Budget(budget))
@@ -132,11 +132,10 @@ def boosted(model, samples, intervention):
     with Lease(model) as lease:
         prefix = prefix_of(lease, samples)
         prompts = [s.prompt_ids for s in samples]
-        trunk = grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
-        how = {"blocks": model.blocks, "turn_at": len(prefix), "seed": 0}
-        rows = [row_for(marked(s), n, intervention, **how) for n, s in enumerate(samples)]
+        trunk = grow_trunk(lease, prefix, prompts).trunk
+        rows = [row_for(trunk, marked(s), n, intervention) for n, s in enumerate(samples)]
         clean = [replace(row, blocks=range(0)) for row in rows]
-        knocked = [row_for(marked(s), n, KNOCKOUT, **how) for n, s in enumerate(samples)]
+        knocked = [row_for(trunk, marked(s), n, KNOCKOUT) for n, s in enumerate(samples)]
         mixed = read_batch(lease, trunk, [*knocked, *rows])
         count = len(samples)
         return read_batch(lease, trunk, rows), read_batch(lease, trunk, clean), mixed[count:]

@@ -48,7 +48,7 @@ def p_true(shards: Shards, samples: Sequence[Sample], *, style: str) -> dict[str
     true, false = (_first_tokens(model, word) for word in _WORDS)
 
     def work(batch: list[str]) -> Tensor:
-        grown = grow_trunk(lease, prefix, [tokens_by_id[id] for id in batch], room=0, head=True)
+        grown = grow_trunk(lease, prefix, [tokens_by_id[id] for id in batch], head=True)
         assert grown.last.logits is not None
         chance = torch.softmax(grown.last.logits.float(), dim=-1)
         yes, no = chance[:, true].sum(dim=-1), chance[:, false].sum(dim=-1)

@@ -119,7 +119,7 @@ def read_ends(
 
         def work(batch: list[str], front: Prefix = front) -> Tensor:
             whole = [sequences[id] for id in batch]
-            return grow_trunk(lease, front, whole, room=0, head=False).last.states
+            return grow_trunk(lease, front, whole).last.states
 
         def length(id: str, front: Prefix = front) -> int:
             return len(sequences[id]) - len(front)
@@ -140,7 +140,7 @@ def trunks(
 
     def work(batch: list[Sample]) -> Trunk:
         prompts = [sample.prompt_ids for sample in batch]
-        return grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
+        return grow_trunk(lease, prefix, prompts).trunk
 
     def length(sample: Sample) -> int:
         return len(sample.prompt_ids) - len(prefix)
