@@ -117,7 +117,7 @@ def test_the_top_heads_of_a_question_are_ranked_on_the_other_half():
         for head in range(5)
     ]  # fmt: skip
     sets = by_other_half(pd.DataFrame(rows), ["a", "b", "c", "d"])
-    heads = {id: {head for _, head in of[0].heads} for id, of in sets.items()}
+    heads = {id: {head for _, head in own[0].heads} for id, own in sets.items()}
     assert heads["a"] == heads["c"] == {0, 1, 2, 3}
     assert heads["b"] == heads["d"] == {1, 2, 3, 4}
     assert by_other_half(pd.DataFrame(rows), ["a"]) == {}

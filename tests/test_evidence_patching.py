@@ -167,8 +167,8 @@ def test_patching_flips_the_planted_model_and_the_controls_do_not(planted):
     donors = pd.concat([pd.read_parquet(file) for file in files])
     verdict = {s.id: s.verdict for s in samples}
     for kind in ("matched", "random"):
-        of = donors[donors["kind"] == kind].set_index("id")["donor"]
-        other = np.array([verdict[of[id]] != verdict[id] for id in ids])
+        donor = donors[donors["kind"] == kind].set_index("id")["donor"]
+        other = np.array([verdict[donor[id]] != verdict[id] for id in ids])
         assert other.any() and not other.all()
         np.testing.assert_array_equal(flips(clean, logits(f"patch-{kind}")), other)
     assert not flips(clean, logits("patch-other")).any()
@@ -182,7 +182,7 @@ def test_the_matched_donor_is_the_nearest_of_its_relation(tiny_llama):
     assert tea.donor == "made:test:2" and tea.same_relation
     assert tea.popularity_gap == pytest.approx(np.log10(1.2))
     zinc = matched["made:test:5"]
-    assert not zinc.same_relation and zinc.donor != "made:test:5"  # nobody shares its relation
+    assert not zinc.same_relation and zinc.donor != "made:test:5"  # no other shares its relation
     assert np.isnan(matched["made:test:6"].popularity_gap)
 
 
