@@ -24,12 +24,11 @@ settings.load_profile("any machine")
 
 # Files of minutes go first: a worker that begins one when all else is done keeps everybody waiting.
 LONG = (
-    "test_pipeline.py",
     "test_examples.py",
     "test_docs.py",
     "test_pipeline_evidence.py",
     "test_bundled_exact.py",
-    "test_spread_run.py",
+    "test_spread.py",
     "test_engine_architectures.py",
 )
 
@@ -116,6 +115,17 @@ def browser():
 
     with chromium() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def finished_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny model, 64 questions of which it answers half, and their `run`."""
+    from kit.rivers import HALF, half_right, main_in, rivers
+
+    place = rivers(tmp_path_factory.mktemp("finished"))
+    half_right(place, short=True)
+    main_in(place, *HALF, "--out", "run")
+    return place
 
 
 @pytest.fixture

@@ -205,10 +205,3 @@ def test_a_panel_with_a_long_title_has_files_of_a_name_that_a_file_can_have(tmp_
     assert file_name("Llama 3 / 8B") == "delta_p_Llama-3-8B"
     for name in long:
         (tmp_path / f"{name}_strict.png").touch()
-
-
-def test_a_model_called_na_keeps_its_name_in_the_costs_of_a_study(tmp_path):
-    from anchorscope.pipeline.study.study import read_costs
-
-    (tmp_path / "costs.csv").write_text("model,seconds\nNA,1\n007,\n1e5,3\n")
-    assert read_costs(tmp_path / "costs.csv")["model"].tolist() == ["NA", "007", "1e5"]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from kit.plain import plain_states
 
+from anchorscope.answers.prompted import common_prefix, prompts_of
 from anchorscope.datasets import load_questions
 from anchorscope.engine.decode import grow_trunk, read_prefix
 from anchorscope.engine.interventions import TokenPositions
@@ -13,7 +14,6 @@ from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.engine.read import read_batch, row_for
 from anchorscope.models import load_model
-from anchorscope.pipeline.prepare import common_prefix, prompts_of
 from anchorscope.spans.question import find_spans
 
 

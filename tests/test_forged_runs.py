@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from kit.forged_runs import FORGERIES, forged
-from kit.rivers import rivers, run_here
 
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView
@@ -21,9 +20,9 @@ READ = ("samples", "answers", "layers", "probes", "controls", "strict", "finding
         "spans", "pathways")  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    return run_here(rivers(tmp_path_factory.mktemp("forged")), "run")
+@pytest.fixture
+def run(finished_place: Path) -> Path:
+    return finished_place / "run"
 
 
 def commands(run: Path) -> list[tuple[object, ...]]:

@@ -14,9 +14,9 @@ import pandas as pd
 from kit.show_fixture import make_run
 
 from anchorscope.config import Config
+from anchorscope.datasets.state_arrays import check_arrays, open_arrays
 from anchorscope.detect.detector import Detector
 from anchorscope.detect.saved import FILES, Stored, read_folder, write_folder
-from anchorscope.pipeline.own_states import check_arrays, open_arrays
 from anchorscope.run_folder.manifest import read_markers
 from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.store import Store

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+import pandas as pd
+
 from anchorscope.answers.judge import FUNCTION, NEGATORS
 from anchorscope.answers.normalise import plain, words
 from anchorscope.datasets.from_file import read_rows
@@ -141,6 +143,29 @@ def doubtful(samples: Sequence[Sample]) -> list[tuple[Sample, Doubt]]:
     pairs = [(sample, doubt) for sample in samples if (doubt := doubt_of(sample)) is not None]
     pairs.sort(key=lambda pair: (-pair[1].doubt, pair[0].id))
     return pairs
+
+
+def doubt_table(pairs: Sequence[tuple[Sample, Doubt]]) -> pd.DataFrame:
+    """A row for each doubtful verdict, to be corrected in a spreadsheet and read again."""
+    rows = [
+        {
+            "id": sample.id,
+            "question": safe_cell(sample.question.text),
+            "answer": safe_cell(sample.answer.text),
+            "accepted": safe_cell(" | ".join(sample.question.answers)),
+            "right": int(sample.verdict == "right"),
+            "abstained": int(sample.verdict == "abstain"),
+            "why": safe_cell(doubt.why),
+        }
+        for sample, doubt in pairs
+    ]
+    columns = ["id", "question", "answer", "accepted", "right", "abstained", "why"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def safe_cell(text: str) -> str:
+    """Quote text that a spreadsheet would take for a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") else text
 
 
 def _texts(text: str) -> list[str]:

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from scipy.special import expit
 
+from anchorscope.answers.prompted import Prompted, mark_answer
 from anchorscope.config import Config
 from anchorscope.detect.answer_parts import locate_answer
 from anchorscope.detect.detector import Detector, RunningScore
@@ -36,8 +37,6 @@ from anchorscope.inspection.choices import PATCH, Choices, Head
 from anchorscope.inspection.readings import RunReadings, wrong_by_detector
 from anchorscope.inspection.result import Inspection, Token
 from anchorscope.models import Model, load_model
-from anchorscope.pipeline.prepare import Prompted
-from anchorscope.pipeline.read_states import mark_answer
 from anchorscope.records import MODES, Mode, Question, Sample, Span
 from anchorscope.run_folder.identity import weights_hash
 from anchorscope.run_folder.view import RunView

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,6 @@ from anchorscope.models.device import (
 from anchorscope.models.gguf import convert_once
 from anchorscope.models.locate import WEIGHTS, find_model
 from anchorscope.models.parts import Parts, find_parts
-from anchorscope.progress import without_library_bars
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ def load_model(
     choice = choose(device, dtype)
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
     change = None if adapter is None else str(adapter)
-    with without_library_bars():
+    with _without_library_bars():
         place, name = _locate(str(model))  # which may convert a file
         lm, tokenizer = _read(place, str(model), choice, options, change)
     if change is not None:
@@ -207,6 +208,20 @@ def _read(
         ) from error
     except Exception as error:  # a folder or an answer that makes no sense ends in any error
         raise unreadable(given, error, trusted=options["trust_remote_code"]) from error
+
+
+@contextmanager
+def _without_library_bars() -> Iterator[None]:
+    """Hide the progress bars of transformers and the hub inside the block."""
+    from transformers.utils import logging  # slow to import
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:

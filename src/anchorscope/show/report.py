@@ -57,7 +57,7 @@ ENOUGH = 0.8  # power from which a run could have seen what it does not show
 KINDS = ("right", "wrong", "abstain", "unusable")  # what becomes of a sample
 PER_PATHWAY = 3  # examples
 # The report's own size is not known yet; the others only say what is whole, and who is writing.
-_NOT_RESULTS = ("report.html", "markers", "owner.json", "owner.lock", "fixed-prompt.safetensors")
+_NOT_RESULTS = ("report.html", "markers", "owner.json", "owner.lock")
 
 
 def write_report(run: RunView) -> Path:

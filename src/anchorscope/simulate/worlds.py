@@ -37,48 +37,28 @@ In all others there are no pathways:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import Answer, Question, Sample, Span
 
-World = Literal[
-    "two-pathways",
-    "to-the-prior",
-    "one-way",
-    "uneven-kinds",
-    "unlabelled-kinds",
-    "one-layer",
-    "one-mechanism",
-    "noise",
-    "no-effect",
-    "shift",
-    "continuum",
-    "skewed",
-    "forgetting",
-    "heavy-tails",
-    "coin-toss",
-    "margin",
-    "templates",
-    "two-kinds",
-    "interaction",
-    "popularity",
-    "finder-misses",
-    "blocks",
-]
-WORLDS: tuple[World, ...] = get_args(World)
-# Worlds with two groups that nothing recorded about a sample explains.
-TRUE: tuple[World, ...] = (
+# Two groups that nothing recorded about a sample explains, and none.
+TrueWorld = Literal[
     "two-pathways", "to-the-prior", "one-way", "uneven-kinds", "unlabelled-kinds", "one-layer",
-)  # fmt: skip
+]  # fmt: skip
+NullWorld = Literal[
+    "one-mechanism", "noise", "no-effect", "shift", "continuum", "skewed", "forgetting",
+    "heavy-tails", "coin-toss", "margin", "templates", "two-kinds", "interaction", "popularity",
+    "finder-misses", "blocks",
+]  # fmt: skip
+World = TrueWorld | NullWorld
+TRUE: tuple[World, ...] = get_args(TrueWorld)
+WORLDS: tuple[World, ...] = (*TRUE, *get_args(NullWorld))
 Control = Literal["jolt", "displaces", "surer", "breaks"]
 CONTROLS: tuple[Control, ...] = get_args(Control)
-INTERVENTIONS = (
-    "knockout", "neutral", "content", "question", "answer-only", "retest", "retest-knockout",
-)  # fmt: skip
 AGAIN = 0.3  # spread of what other worked examples do to a state, in every direction
 _ANSWERS = {"name": ("It", "Another"), "yes/no": ("yes", "no")}  # right and wrong, by kind
 JOLT = 0.1  # spread of what the neutral control does to a state, in every direction
@@ -90,28 +70,35 @@ OFTEN = 0.85  # of one relation is pushed back in uneven-kinds, of the other the
 _HALF = ("two-pathways", "to-the-prior", "one-way", "one-layer", "two-kinds", "unlabelled-kinds")
 
 
+def _field(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Truth:
     """What is planted: how much, in how many samples, under how much noise."""
 
-    world: World = "two-pathways"
-    samples: int = 400
-    layers: int = 12
-    width: int = 32
-    strength: float = 4.0  # how far a belief is pushed, in spreads of the belief
-    mixture: float = 0.5  # share of the samples that are pushed (two-pathways, continuum's mean)
-    noise: float = 0.5  # spread of the knockout's own jolt, in every direction
-    belief: float = 1.5  # distance of each class's mean from the middle; a weak probe below 0.5
-    templates: int = 4  # of question, in the world of that name
-    missed: float = 0.3  # share of the samples whose exact tokens the finder misses, in its world
-    control: Control = "jolt"  # what the neutral control does to a state
-    seed: int = 0
+    world: World = _field("two-pathways", "one-mechanism, two-pathways, shift, continuum, ...")
+    samples: int = _field(400, "Questions, half of them answered wrong.")
+    layers: int = _field(12, "Layers of the simulated model.")
+    width: int = _field(32, "Width of a state.")
+    strength: float = _field(4.0, "How far a belief is pushed, in its standard deviations.")
+    mixture: float = _field(0.5, "Share of the samples that are pushed.")
+    noise: float = _field(0.5, "Standard deviation of the knockout's noise in every direction.")
+    belief: float = _field(
+        1.5, "Distance of each class's mean belief from the middle; a weak probe below 0.5."
+    )
+    templates: int = _field(4, "Relations in the world 'templates'.")
+    missed: float = _field(0.3, "Share of exact tokens not found, in the world 'finder-misses'.")
+    control: Control = _field(
+        "jolt", "What the neutral control does: jolt, displaces, surer, breaks."
+    )
+    seed: int = _field(0, "Random seed.")
 
     def __post_init__(self) -> None:
-        if self.world not in WORLDS:
-            raise unknown("world", self.world, WORLDS)
-        if self.control not in CONTROLS:
-            raise unknown("control", self.control, CONTROLS)
+        for name, accepted in (("world", WORLDS), ("control", CONTROLS)):
+            if getattr(self, name) not in accepted:
+                raise unknown(name, getattr(self, name), accepted)
         for name, least in (("samples", 60), ("layers", 1), ("width", 2), ("templates", 2)):
             if getattr(self, name) < least:
                 raise UserError(f"{name} is {getattr(self, name)}. Accepted: {least} or more.")
@@ -205,21 +192,6 @@ def knocked_out(
     return states + _away(world, belief, push, dose)[..., None] * axis + jolt
 
 
-def neutral(
-    truth: Truth, rng: np.random.Generator, clean: np.ndarray, *, belief: np.ndarray,
-    axis: np.ndarray, rise: np.ndarray, half: np.ndarray,
-) -> np.ndarray:  # fmt: skip
-    """States under the neutral control: jolted, or moved by a control that is none."""
-    states = clean + JOLT * rng.standard_normal(clean.shape)
-    moved = {
-        "jolt": np.zeros_like(belief),
-        "displaces": np.full_like(belief, MOVED),
-        "surer": MOVED * np.sign(belief),
-        "breaks": -MOVED * np.sign(belief) * half[:, None],
-    }[truth.control]
-    return states + (moved * rise)[..., None] * axis
-
-
 def _away(world: str, belief: np.ndarray, push: np.ndarray, dose: np.ndarray) -> np.ndarray:
     """How far each belief moves, [question, layer]."""
     if world in ("shift", "templates"):
@@ -276,9 +248,18 @@ def simulate_states(truth: Truth) -> Simulated:
 
     def cut(states: np.ndarray, strength: float, dose: np.ndarray) -> np.ndarray:
         push = strength * truth.strength * rise
-        return knocked_out(
-            truth, rng, states, belief=belief, axis=axis, push=push, dose=dose
-        )  # fmt: skip
+        return knocked_out(truth, rng, states, belief=belief, axis=axis, push=push, dose=dose)
+
+    def neutral() -> np.ndarray:
+        """Jolted, or moved by a control that is none."""
+        jolted = clean + JOLT * rng.standard_normal(shape)
+        moved = {
+            "jolt": np.zeros_like(belief),
+            "displaces": np.full_like(belief, MOVED),
+            "surer": MOVED * np.sign(belief),
+            "breaks": -MOVED * np.sign(belief) * samples.half[:, None],
+        }[truth.control]
+        return jolted + (moved * rise)[..., None] * axis
 
     states = {
         "clean": clean,
@@ -286,9 +267,7 @@ def simulate_states(truth: Truth) -> Simulated:
         "knockout": cut(clean, 1.0, found),
         "retest-knockout": cut(retest, 1.0, found),
         "question": cut(clean, 1.2, samples.dose),
-        "neutral": neutral(
-            truth, rng, clean, belief=belief, axis=axis, rise=rise, half=samples.half
-        ),
+        "neutral": neutral(),
         "content": clean + JOLT * rng.standard_normal(shape),
         "answer-only": cut(clean, 1.3, samples.dose),
     }

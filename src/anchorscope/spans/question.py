@@ -117,6 +117,17 @@ def _first_found(question: Question) -> QuestionSpans:
     return QuestionSpans(id=question.id, finder="all", spans=())
 
 
+def spans_table(questions: Sequence[Question], found: Sequence[QuestionSpans] = ()) -> pd.DataFrame:
+    """How far the finders that need no model agree, by dataset; spans already `found` are used."""
+    finders: tuple[Finder, ...] = ("given", "rules", "all")
+    by_finder = {}
+    for name in finders:
+        spans = {each.id: each.spans for each in found if each.finder == name}
+        others = [question for question in questions if question.id not in spans]
+        by_finder[name] = spans | {q.id: q.spans for q in find_spans(others, finder=name)}
+    return agreement(questions, by_finder)
+
+
 def agreement(
     questions: Sequence[Question], found_by_finder: Mapping[str, SpansById]
 ) -> pd.DataFrame:
