@@ -114,6 +114,17 @@ def test_post_takes_the_weight_away_and_leaves_the_others(tiny):
     torch.testing.assert_close(post[0], plain, **CLOSE)
 
 
+@pytest.mark.parametrize("beta", [1.5, -2.0])
+def test_a_boost_is_an_addition_to_the_scores_of_its_edges(tiny, beta):
+    samples = [replace(s, exact_answer=tuple(range(s.answer_at, len(s.ids)))) for s in SAMPLES[:3]]
+    for sample, ours in zip(
+        samples, engine_states(tiny, samples, Intervention(name="b", boost=beta)), strict=True
+    ):
+        edge = lambda q, k, s=sample: q in s.exact_answer and k in s.exact_question  # noqa: E731
+        plain = plain_scores(tiny, sample.ids, edge, Change(added=beta))
+        torch.testing.assert_close(ours, plain, **CLOSE)
+
+
 def test_answers_equal_those_of_generate(tiny):
     """Tokens, log-probabilities and the states caught on the way, against transformers."""
     prompts = [s.ids[: s.answer_at] for s in SAMPLES]
