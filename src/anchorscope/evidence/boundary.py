@@ -89,7 +89,7 @@ def _compared(
         cells = [[int(group.sum()), len(group) - int(group.sum())] for group in sides]
         p = float(fisher_exact(cells).pvalue)  # type: ignore[union-attr]
     elif all(map(len, sides)):
-        p = float(mannwhitneyu(*sides).pvalue)
+        p = float(mannwhitneyu(sides[0], sides[1]).pvalue)
     rows = (("Q", one, np.nan), ("A", other, np.nan), ("Q-A", gap, p))
     return [(name, e.n, *e[:3], value) for name, e, value in rows]
 
