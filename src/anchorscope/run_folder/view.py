@@ -164,11 +164,6 @@ class RunView:
         return "percent" if self.config.get("delta") == "relative" else "points"
 
     @property
-    def has_strict(self) -> bool:
-        """Whether the run holds strict mode's evidence (runs of early versions do not)."""
-        return self._has_table("strict") and self._has_table("findings")
-
-    @property
     def has_robust(self) -> bool:
         """Whether the finding was looked for under other choices."""
         return self._has_table("robust")

@@ -52,7 +52,7 @@ def write_view(runs: Sequence[RunView], out: str | Path | None = None) -> Path:
     views = chart_data(delta_p_chart(runs))["views"]
     data = []
     for number, run in enumerate(runs):
-        own = {"strict": views[number], "paper": views[len(runs) + number]}
+        own: dict[Mode, Any] = {"strict": views[number], "paper": views[len(runs) + number]}
         name = run.model_name
         if models.count(name) > 1:
             name = f"{name} ({run.path.resolve().name})"
@@ -80,7 +80,7 @@ def write_view(runs: Sequence[RunView], out: str | Path | None = None) -> Path:
 
 
 def run_data(
-    run: RunView, titles: Mapping[str, str], views: Mapping[Mode, dict[str, Any]], *, name: str
+    run: RunView, titles: Mapping[str, str], views: Mapping[Mode, Any], *, name: str
 ) -> dict[str, Any]:
     """A run as the page reads it: texts as lists, numbers packed. All of it can be JSON.
 
