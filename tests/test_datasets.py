@@ -311,17 +311,17 @@ def test_a_list_keeps_its_questions_and_the_title_and_shots_of_a_known_dataset()
 
 
 BAD_LISTS = [
-    ([], "The list of questions is empty. It needs at least one Question."),
-    ([question(1), "Q?"], "Item 2 of the list is a str, not a Question."),
+    ([], "The list holds nothing. It needs at least one Question, and nothing else."),
+    ([question(1), "Q?"],
+     "The list holds Question, str. It needs at least one Question, and nothing else."),
     ([question(1), question(2, dataset="other")],
      "The list has questions of 2 datasets: mine, other. Load each dataset by itself."),
     ([question(1), question(2, id="mine:test:1")],
-     "Two questions of the list have the same id 'mine:test:1'."),
+     "2 questions of the list have the same id 'mine:test:1'."),
     ([question(1, answers=())],
      "Question 1 of the list needs an id, a dataset, a text and answers."),
     ([question(1, subjects=("two",))],
-     "Question 1 of the list has the subject 'two', which does not stand in its text. "
-     "A subject is an exact part of the text."),
+     "Question 1 of the list has the subjects 'two'. Each has to be an exact part of its text."),
 ]  # fmt: skip
 
 
@@ -330,11 +330,10 @@ def test_bad_lists(data: list, message: str) -> None:
     assert mistake(data) == message
 
 
-# --- The real datasets, where a folder of them is at hand ---
+# --- The real datasets, where ANCHORSCOPE_DATASETS names a folder of them ---
 
 
-NEARBY = Path(__file__).resolve().parents[2] / "shared" / "datasets"
-FOLDER = Path(os.environ.get("ANCHORSCOPE_DATASETS", NEARBY))
+FOLDER = Path(os.environ.get("ANCHORSCOPE_DATASETS", "no folder"))
 REAL = {"popqa": "popqa", "triviaqa": "triviaqa", "hotpotqa": "hotpotqa", "nq_open": "nq"}
 
 

@@ -19,10 +19,10 @@ from anchorscope.engine.batches import (
     in_batches,
     set_facts,
 )
-from anchorscope.engine.check import check_model, checks, require_understood, stock
+from anchorscope.engine.check import Check, check_model, proof, require_understood, stock
 from anchorscope.engine.check.checks import can_be_float32, in_float32
 from anchorscope.engine.decode import grow_trunk, read_prefix
-from anchorscope.engine.layout import Layout
+from anchorscope.engine.layout import Edges, Layout
 from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError
 from anchorscope.models import Model, load_model
@@ -38,7 +38,7 @@ POST = "a knockout after the softmax"
 def proofs(tmp_path, monkeypatch) -> Path:
     """An empty cache, and a process that has proved nothing."""
     monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path))
-    monkeypatch.setattr(checks, "_PROVED", {})
+    monkeypatch.setattr(proof, "_PROVED", {})
     return tmp_path / "proofs"
 
 
@@ -89,21 +89,21 @@ def boost_turned(own):
 
 
 def no_edge_gone(own):
-    return lambda edges, block, rows: torch.zeros(1, 1, 1, 1).bool()
+    return lambda self, block, post: torch.zeros(1, 1, 1, 1).bool()
 
 
 def tokens_alike(own):
     """As if a token's states followed from itself and its position alone."""
-    return lambda self, *parts: hash(parts[-2:])
+    return lambda table, *parts: hash(parts[-2:])
 
 
 FAULTS = {
     "masks": (attention, "scaled_dot_product_attention", without_masks, {CUTS, *WINDOWS, HEADS}),
     "rows": (kv_cache.ForkedCache, "__init__", rows_mixed_up, {CUTS, *WINDOWS, HEADS, POST}),
     "decoding": (Layout, "last", rows_mixed_up_while_decoding, {ANSWERS}),
-    "reach": (layout, "_gone", no_edge_gone,
+    "reach": (Edges, "gone", no_edge_gone,
               {CUTS, *WINDOWS, HEADS, POST, "blocked edges carry no weight"}),
-    "distinct": (layout._Numbers, "number", tokens_alike, {ANSWERS, CUTS}),
+    "distinct": (layout, "_number", tokens_alike, {ANSWERS, CUTS}),
 }  # fmt: skip
 FAULTS_OF_ONE = {
     "head": (read, "_heads", another_head, {HEADS}),
@@ -160,7 +160,7 @@ def test_in_half_precision_the_models_own_rounding_sets_the_limit(monkeypatch):
     model = tiny_model(torch.bfloat16)
     monkeypatch.setitem(stock._TOLERANCE, torch.bfloat16, 1e-9)
     assert CUTS not in failed(model)
-    monkeypatch.setattr(layout, "_gone", no_edge_gone(None))
+    monkeypatch.setattr(Edges, "gone", no_edge_gone(None))
     assert CUTS in failed(model)
 
 
@@ -205,9 +205,8 @@ def by_place(monkeypatch):
 
 def test_a_model_that_looks_at_places_in_a_pack_is_kept_to_smaller_packs(tiny_llama, by_place):
     by_place()
-    assert not failed(tiny_llama)
-    assert facts_of(tiny_llama.lm).largest == 256 == Budget.of(tiny_llama).tokens
     require_understood(tiny_llama)
+    assert facts_of(tiny_llama.lm).largest == 256 == Budget.of(tiny_llama).tokens
     again = tiny_model()
     require_understood(again)  # proved already, and bound all the same
     assert Budget.of(again).tokens == 256
@@ -217,32 +216,11 @@ PREFIX = (10, 11, 12, 13)
 PROMPTS = [(*PREFIX, 20 + n, 120 + n, 40, 50 + n, 60, 70 + n) for n in range(100)]
 
 
-@pytest.fixture
-def proved_to_128() -> Model:
+def test_a_longer_pack_is_tried_once_and_its_rows_are_read_in_smaller_ones_if_wrong(by_place):
     model = tiny_model()
     set_facts(model.lm, ModelFacts(bounds=Budget(128)))
     require_understood(model)
     assert facts_of(model.lm).proved == 128
-    return model
-
-
-def test_a_longer_pack_is_tried_once_and_unobserved(proved_to_128):
-    seen, model = [], proved_to_128
-    with Lease(model) as lease:
-        prefix = read_prefix(lease, PREFIX)
-        lease.observer = lambda weights: seen.append(len(weights))
-        grow_trunk(lease, prefix, PROMPTS, room=0, head=False)
-    assert seen == [len(PROMPTS)] * model.blocks
-    assert facts_of(model.lm).proved == 1024  # 600 tokens, none alike
-    require_understood(model)  # asked for again: what was tried since is kept
-    assert facts_of(model.lm).proved == 1024
-
-
-def test_a_pack_whose_rows_change_one_another_is_made_again_in_smaller_ones(
-    proved_to_128, by_place
-):
-    by_place()
-    model = proved_to_128
     states, sizes = torch.empty(2, len(PROMPTS), model.blocks, model.parts.width), []
     with Lease(model) as lease:
         prefix = read_prefix(lease, PREFIX)
@@ -251,6 +229,11 @@ def test_a_pack_whose_rows_change_one_another_is_made_again_in_smaller_ones(
             prompts = [PROMPTS[n] for n in rows]
             return grow_trunk(lease, prefix, prompts, room=0, head=False).last.states
 
+        work([*range(40)])
+        assert facts_of(model.lm).proved == 256  # 240 tokens, none alike
+        require_understood(model)  # asked for again: what was tried since is kept
+        assert facts_of(model.lm).proved == 256
+        by_place()
         for number, tokens in enumerate((1024, 6)):
             for batch, last in in_batches(
                 range(100), work, length=lambda n: 6, then=lambda n: n, budget=Budget(tokens)
@@ -261,7 +244,7 @@ def test_a_pack_whose_rows_change_one_another_is_made_again_in_smaller_ones(
         assert facts_of(model.lm).largest == 256
         assert torch.allclose(*states, atol=1e-5)
         with pytest.raises(PackTooLong, match="right up to 256 tokens; 600 were given"):
-            grow_trunk(lease, prefix, PROMPTS, room=0, head=False)
+            work([*range(100)])
 
 
 def test_prompts_longer_than_any_pack_of_the_checks_are_tried_when_they_come():
@@ -296,39 +279,35 @@ def proved_again(model: Model, monkeypatch) -> bool:
 
     def noted(given: Model):
         made.append(given)
-        yield from check_model(given)
+        yield Check("as if proved", True, "")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checks, "_PROVED", {})
-        patch.setattr(checks, "check_model", noted)
+        patch.setattr(proof, "_PROVED", {})
+        patch.setattr(proof, "check_model", noted)
         require_understood(model)
     return bool(made)
 
 
-def test_a_second_process_takes_the_proof_from_disk(proofs, monkeypatch):
-    first, second = tiny_model(), tiny_model()
+def test_a_second_process_takes_the_proof_of_the_same_model_from_disk(proofs, monkeypatch):
+    first, other, scaled = tiny_model(), tiny_model(), tiny_model()
+    set_facts(first.lm, ModelFacts(proved=640, rounding=1e-4, largest=640))
     assert proved_again(first, monkeypatch)
     (file,) = proofs.iterdir()
+    second = tiny_model()
     assert not proved_again(second, monkeypatch)
     assert facts_of(first.lm) == facts_of(second.lm)
-    file.write_text('{"tokens": "many"}', encoding="utf-8")
-    assert proved_again(tiny_model(), monkeypatch)  # a damaged proof counts for nothing
-
-
-def test_other_weights_config_source_or_processor_are_proved_again(monkeypatch):
-    assert proved_again(tiny_model(), monkeypatch)
-    other = tiny_model()
     with torch.no_grad():
         next(other.lm.parameters()).view(-1)[0] += 1
-    assert proved_again(other, monkeypatch)
-    scaled = tiny_model()
     scaled.lm.config.rms_norm_eps *= 2
-    assert proved_again(scaled, monkeypatch)
-    for name, value in (("_source_hash", "other"), ("_device", ["other"])):
+    assert proved_again(other, monkeypatch) and proved_again(scaled, monkeypatch)
+    places = ((proof, "_versions_and_source"), (proof.platform, "machine"))
+    for place, name in places:  # another source of the engine, another processor
         with monkeypatch.context() as patch:
-            patch.setattr(checks, name, lambda *_, value=value: value)
+            patch.setattr(place, name, lambda: "other")
             assert proved_again(tiny_model(), monkeypatch)
     assert not proved_again(tiny_model(), monkeypatch)
+    file.write_text('{"tokens": "many"}', encoding="utf-8")
+    assert proved_again(tiny_model(), monkeypatch)  # a damaged proof counts for nothing
 
 
 def test_doctor_always_proves(cli, tmp_path):

@@ -126,14 +126,7 @@ def test_doctor_says_which_check_of_the_states_failed(model, tmp_path, cli):
     states = [plain(model, ids)[:, 1:5] for ids in ROWS]
     for name, given in (("good", states), ("bad", states[::-1])):
         folder = write(tmp_path / name, ROWS, given)
-        code, out, _ = cli(
-            "doctor",
-            "--model",
-            str(tmp_path / "model"),
-            "--dtype",
-            "float32",
-            "--states",
-            str(folder),
-        )
+        named = ("doctor", "--model", tmp_path / "model", "--dtype", "float32")
+        code, out, _ = cli(*named, "--states", folder)
         ends = "checks passed: this model can be run." if name == "good" else "begin with no."
         assert code == (0 if name == "good" else 2) and out.strip().endswith(ends)

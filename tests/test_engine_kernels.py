@@ -5,18 +5,20 @@ Without a GPU they run in Triton's interpreter, where Triton is installed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
+from kit.engine_samples import PREFIX, SAMPLES, engine_states
 from kit.tiny import ARCHITECTURES, replaced, tiny_lm, tiny_tokenizer
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
 
 from anchorscope.engine import decode, lease
+from anchorscope.engine.batches import Budget, ModelFacts, set_facts
 from anchorscope.engine.check import checks
-from anchorscope.engine.check import trial as tries
-from anchorscope.engine.decode import read_prefix
+from anchorscope.engine.decode import read_prefix, write_answers
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.kv_cache import ForkedCache
 from anchorscope.engine.layout import PAD, Layout, Rule
@@ -126,53 +128,45 @@ def test_likeliest_tokens_are_torchs() -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
-def test_the_engine_gives_the_same_with_the_kernels(
-    architecture: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Answers, and states under interventions, as a GPU would compute them; few: interpreted."""
-    model = load_model(tiny_lm(architecture), tokenizer=tiny_tokenizer())
-    every = tries.interventions(model)
-    kinds = [k for k in every if k.name in ("knockout", "heads", "boost")]
-    plain, plain_answers = _states(model, kinds)
+def two_blocks() -> Model:
+    """A Gemma of two blocks: the interpreter takes seconds for each."""
+    lm = tiny_lm("gemma3")
+    lm.model.layers, lm.config.num_hidden_layers = lm.model.layers[:2], 2
+    return load_model(lm, tokenizer=tiny_tokenizer())
+
+
+def test_the_engine_gives_the_same_with_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers, and states under interventions, as a GPU would compute them."""
     from anchorscope.engine import kernels
 
-    calls = []
-    kernel = kernels.attend_segments
+    model, calls = two_blocks(), []
+    samples = [replace(s, exact_answer=(s.answer_at,)) for s in SAMPLES[:2]]
+    kinds = [ANSWER_ONLY, Intervention(name="heads", heads=((1, 0), (2, 3)))]
+
+    def results() -> list[Any]:
+        prompts = [s.ids[: s.answer_at] for s in samples]
+        with lease.Lease(model) as leased:
+            prefix, stop = read_prefix(leased, PREFIX), torch.tensor([-1])
+            answers = write_answers(leased, prefix, prompts, stop_ids=stop, limit=2)
+        states = [engine_states(model, samples, kind) for kind in kinds]
+        return [answers.states, *states, torch.tensor([a.token_ids for a in answers.answers])]
+
+    plain, kernel = results(), kernels.attend_segments
+    monkeypatch.setattr(kernels, "install_norms", lambda lm: lambda: None)  # tested above
     monkeypatch.setattr(kernels, "attend_segments", lambda *a: calls.append(1) or kernel(*a))
     monkeypatch.setattr(lease, "can_fuse", lambda model: True)
-    fused, answers = _states(model, kinds)
-    assert calls and answers == plain_answers
-    for name, states in plain.items():
-        torch.testing.assert_close(fused[name], states, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(results(), plain, rtol=1e-4, atol=1e-4)
+    assert calls
 
 
-@pytest.mark.slow
 def test_a_kernel_that_fails_a_check_stays_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    from anchorscope.engine import kernels
-
-    lm = tiny_lm("llama")
-    lm.model.layers = lm.model.layers[:2]  # the interpreter takes a minute for each
-    lm.config.num_hidden_layers = 2
-    model = load_model(lm, tokenizer=tiny_tokenizer())
-    kernel = kernels.attend_segments
-    monkeypatch.setattr(kernels, "attend_segments", lambda *a: kernel(*a) * 1.5)
+    model = two_blocks()
+    set_facts(model.lm, ModelFacts(bounds=Budget(40)))  # no longer pack for the interpreter
+    kernels = "anchorscope.engine.kernels"
+    monkeypatch.setattr(f"{kernels}.install_norms", lambda lm: lambda: None)
+    monkeypatch.setattr(f"{kernels}.attend_segments", lambda q, *others: q.transpose(1, 2) * 0.5)
     for place in (lease, checks):
         monkeypatch.setattr(place, "can_fuse", lambda model: True)
     assert lease.Lease(model).fused
     assert all(check.ok for check in checks.check_model(model))
     assert not lease.Lease(model).fused
-
-
-def _states(
-    model: Model, kinds: Sequence[Intervention]
-) -> tuple[dict[str, torch.Tensor], list[tuple[int, ...]]]:
-    """States [sample, layer, width] by intervention, and the answers' tokens."""
-    prompts = tries.prompts_for(model)
-    with lease.Lease(model) as leased:
-        prefix = read_prefix(leased, prompts[0][: tries.PREFIX])
-        tried = tries.answer_prompts(leased, prefix, prompts)
-        states = tries.engine_states(
-            leased, tried.written.trunk, tried.samples, (*kinds, ANSWER_ONLY)
-        )
-    return states, [line.token_ids for line in tried.written.answers]

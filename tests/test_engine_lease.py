@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
@@ -13,12 +14,8 @@ from anchorscope.errors import UserError
 
 
 def test_two_leases_of_one_thread_are_an_error(tiny_llama):
-    with (
-        Lease(tiny_llama),
-        pytest.raises(UserError, match="in use by another"),
-        Lease(tiny_llama),
-    ):
-        pass
+    with Lease(tiny_llama), pytest.raises(UserError, match="in use by another"):
+        Lease(tiny_llama).__enter__()
     with Lease(tiny_llama):  # and it can be had again
         pass
 
@@ -46,9 +43,12 @@ def test_each_part_comes_back_as_it_was(tiny_llama):
     lm.model.layers[1].eval()
     lm.set_attn_implementation("eager")
     before = [module.training for module in lm.modules()]
-    with Lease(tiny_llama):
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in lm.modules()]
+    with contextlib.suppress(ZeroDivisionError), Lease(tiny_llama):
         assert not any(module.training for module in lm.modules())
+        raise ZeroDivisionError
     assert before == [module.training for module in lm.modules()]
+    assert hooks == [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in lm.modules()]
     assert lm.config._attn_implementation == "eager"
 
 

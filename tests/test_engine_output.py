@@ -89,22 +89,6 @@ def test_windows_and_reweighting_have_no_output():
     assert not Intervention(name="b", boost=1.0).has_output
 
 
-def test_neutral_keys_carry_neither_subject_nor_property():
-    for sample in SAMPLES:
-        # Only content words get as much attention as E_Q: who may take them takes them.
-        tempting = {*sample.exact_question, *sample.content_tokens}
-        mass = tuple(float(p in tempting) for p in range(sample.answer_at))
-        mark = replace(sample, mass=mass)
-        for seed in range(20):
-            keys = keys_of(mark, "neutral", seed=seed)
-            assert len(keys) == len([p for p in mark.exact_question if p > 0])
-            banned = {0, mark.answer_at - 1, *mark.exact_question, *mark.content_tokens}
-            assert not banned & set(keys) and max(keys) < mark.answer_at
-            assert keys == keys_of(mark, "neutral", seed=seed)
-    drawn = {keys_of(mark, "neutral", seed=seed) for mark in SAMPLES for seed in range(20)}
-    assert len(drawn) > len(SAMPLES)
-
-
 def test_a_question_without_other_content_has_no_content_keys():
     mark = replace(SAMPLES[0], content_tokens=SAMPLES[0].exact_question)
     assert keys_of(mark, "content", seed=0) == ()

@@ -145,3 +145,23 @@ def test_saliency_is_stored_in_long_rows_and_points_at_the_planted_block(planted
     for loss in ("probe", "lm"):
         assert mean[loss, "exact"].idxmax() == BLOCK
         assert (mean[loss, "question"] >= mean[loss, "exact"]).all()
+
+
+def test_a_resumed_run_reads_only_the_shard_whose_evidence_is_missing(planted, monkeypatch):
+    samples, read = planted.samples[0] + planted.samples[1], []
+    probe = planted_probe(planted.lease.model, samples, layer=4)
+    read_saliency(planted, {"made": probe})
+    files = [planted.store.file(evidence_name("saliency", n)) for n in range(2)]
+    before = files[1].read_bytes()
+    files[1].unlink()
+    own = planted.lease.run
+    monkeypatch.setattr(
+        planted.lease, "run", lambda ids, *a, **k: read.append(1) or own(ids, *a, **k)
+    )
+    store = Store.open(planted.store.path, {"a": 1})
+    again = Shards(planted.lease, store, planted.samples, seed=0)
+    read_saliency(again, {"made": probe})
+    assert len(read) == 3  # the prefix, the trunk of one shard, its answers
+    assert files[1].read_bytes() == before
+    read_saliency(again, {"made": probe})
+    assert len(read) == 3

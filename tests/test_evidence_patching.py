@@ -19,6 +19,7 @@ from kit.planted import (
     planted_samples,
 )
 
+from anchorscope.engine.batches import Budget
 from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError
 from anchorscope.evidence.patching import (
@@ -30,7 +31,7 @@ from anchorscope.evidence.patching import (
     written,
 )
 from anchorscope.evidence.pieces import PromptMaker
-from anchorscope.evidence.shards import Shards, budget_of, prefix_of, read_ends
+from anchorscope.evidence.shards import Shards, prefix_of, read_ends
 from anchorscope.pathways.effects import flips
 from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.store import Store
@@ -41,7 +42,7 @@ def asking(model, **changes) -> PromptMaker:
     return PromptMaker(model=model, **given)
 
 
-def test_nobody_to_patch_with_is_said_and_never_read(tiny_llama):
+def test_without_a_donor_nothing_is_patched(tiny_llama):
     alone = made(tiny_llama, 0, "tea")
     donors = choose_donors([alone], seed=0)
     assert [d.donor for d in donors] == ["", "", ""]
@@ -93,7 +94,7 @@ def test_a_self_patch_gives_the_same_tokens_and_the_clean_states(tiny):
     assert own == {s.id: s.prompt_ids + s.answer.token_ids for s in samples}
     with Lease(tiny) as lease:
         prefix = prefix_of(lease, samples)
-        ours = read_ends(lease, prefix, own, budget=budget_of(lease))
+        ours = read_ends(lease, prefix, own, budget=Budget.of(lease.model))
     clean = plain_states(tiny, list(own.values()))
     ours = torch.tensor(np.stack([ours[id] for id in own])).float()
     assert ((ours - clean).abs().amax() / clean.abs().amax()) < 1e-3  # stored in half precision
@@ -131,7 +132,7 @@ def test_a_sequence_that_leaves_the_prefix_is_read_with_what_it_shares(tiny):
     with Lease(tiny) as lease:
         prefix = prefix_of(lease, samples)
         assert len(prefix) > 9
-        ours = read_ends(lease, prefix, strange, budget=budget_of(lease))
+        ours = read_ends(lease, prefix, strange, budget=Budget.of(lease.model))
     plain = plain_states(tiny, list(strange.values()))
     ours = torch.tensor(np.stack(list(ours.values()))).float()
     assert ((ours - plain).abs().amax() / plain.abs().amax()) < 1e-3
@@ -185,7 +186,7 @@ def test_the_matched_donor_is_the_nearest_of_its_relation(tiny_llama):
     assert np.isnan(matched["made:test:6"].popularity_gap)
 
 
-def test_donors_are_about_somebody_else_and_do_not_depend_on_the_order(tiny_llama):
+def test_donors_are_about_something_else_and_do_not_depend_on_the_order(tiny_llama):
     samples, alias = known(tiny_llama), made(tiny_llama, 7, "chai", relation="drink")
     same = replace(alias.question, entity=samples[0].question.entity)
     samples.append(replace(alias, question=same))
@@ -198,13 +199,11 @@ def test_donors_are_about_somebody_else_and_do_not_depend_on_the_order(tiny_llam
     assert list(map(str, donors)) == list(map(str, choose_donors(samples[::-1], seed=3)))  # NaN
     drawn = [by_kind(choose_donors(samples, seed=s), "random") for s in range(9)]
     assert len({d["made:test:0"].donor for d in drawn}) > 2
-    one = by_kind(donors, "other")
-    assert {i: d.donor for i, d in by_kind(donors, "random").items()} == {
-        i: d.donor for i, d in one.items()
-    }
+    random, other = ({d.id: d.donor for d in donors if d.kind == k} for k in ("random", "other"))
+    assert random == other
 
 
-def test_nobody_who_shares_an_accepted_answer_is_a_donor(tiny_llama):
+def test_a_sample_that_shares_an_accepted_answer_is_no_donor(tiny_llama):
     def answered(sample, *answers):
         return replace(sample, question=replace(sample.question, answers=answers))
 

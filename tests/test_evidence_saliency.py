@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from kit.plain_scores import Change, plain_scores
 from kit.planted import made, random_probe
 from kit.tiny import tiny_lm, tiny_tokenizer
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import eager_mask
 
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.decode import grow_trunk
@@ -100,6 +98,13 @@ def test_saliency_is_that_of_autograd_through_the_plain_pass(tiny):
     assert (ours[:2, 1] > 0).all()
 
 
+def test_micro_batches_give_the_same_numbers(tiny_llama):
+    samples = samples_of(tiny_llama)
+    probe = random_probe(tiny_llama, samples, LAYER)
+    alone, together = (engine_saliency(tiny_llama, samples, probe, budget=b) for b in (1, 10_000))
+    np.testing.assert_allclose(alone, together, rtol=1e-4, atol=1e-8)
+
+
 def test_saliency_is_zero_where_attention_is_blocked():
     """With a sliding window shorter than the way from the subject to the answer."""
     mistral = load_model(tiny_lm("mistral"), tokenizer=tiny_tokenizer())
@@ -137,41 +142,15 @@ def boosted(model, samples, intervention):
         return read_batch(lease, trunk, rows), read_batch(lease, trunk, clean), mixed[count:]
 
 
-def plain_boosted(model, sample, beta):
-    """States [layer, width] of an eager pass; β on scores by the mask."""
-    mark = marked(sample)
-    size = len(mark.ids)
-    edges = torch.zeros(size, size, dtype=torch.bool)
-    edges[torch.tensor(mark.exact_answer)[:, None], torch.tensor(mark.exact_question)[None]] = True
-
-    def eager(module, query, key, value, mask, scaling, softcap=None, **others):
-        groups = query.shape[1] // key.shape[1]
-        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-        scores = query @ key.transpose(-1, -2) * scaling
-        scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
-        weights = torch.softmax(scores + mask + beta * edges, dim=-1)
-        return (weights @ value).transpose(1, 2).contiguous(), weights
-
-    AttentionInterface.register("boosted", eager)
-    AttentionMaskInterface.register("boosted", eager_mask)
-    kept, before = [], model.lm.config._attn_implementation
-    with ExitStack() as stack, torch.no_grad():
-        stack.callback(model.lm.set_attn_implementation, before)
-        model.lm.set_attn_implementation("boosted")
-        for block in model.parts.blocks:
-            hook = block.register_forward_hook(
-                lambda m, i, o: kept.append((o[0] if isinstance(o, tuple) else o)[0, -1])
-            )
-            stack.callback(hook.remove)
-        model.lm(torch.tensor([mark.ids]), use_cache=False)
-    return torch.stack(kept)
-
-
 @pytest.mark.parametrize("beta", [1.5, -2.0])
 def test_a_boost_is_an_addition_to_the_scores_of_its_edges(tiny, beta):
     samples = samples_of(tiny)
     ours, clean, mixed = boosted(tiny, samples, Intervention(name="b", boost=beta))
-    plain = torch.stack([plain_boosted(tiny, s, beta) for s in samples])
+    plain = []
+    for sample in samples:
+        edge = lambda q, k, s=sample: q in s.exact_answer and k in s.exact_question  # noqa: E731
+        plain.append(plain_scores(tiny, marked(sample).ids, edge, Change(added=beta)))
+    plain = torch.stack(plain)
     torch.testing.assert_close(ours, plain, **CLOSE)
     torch.testing.assert_close(mixed, plain, **CLOSE)  # also beside knockouts in one batch
     assert ((ours - clean)[:2].abs().amax(dim=(1, 2)) > 1e-3).all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -49,8 +51,7 @@ def row(table: pd.DataFrame, **equal) -> pd.Series:
 
 def test_newcombes_published_example():
     """56 of 70 against 48 of 80: 0.2, from 0.0524 to 0.3339 (Newcombe 1998, method 10)."""
-    one, other = (rate(np.arange(n) < hits) for hits, n in ((56, 70), (48, 80)))
-    found = difference(one, other)
+    found = difference(*(rate(np.arange(n) < hits) for hits, n in ((56, 70), (48, 80))))
     assert found[:3] == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
 
 
@@ -121,18 +122,11 @@ def test_logistic_by_sklearn_and_a_numerical_information():
     y = (rng.random(300) < expit(x @ [1.0, -0.5, 0.0] + 0.3)).astype(int)
     coefficient, error = fit_logistic(x, y) or (None, None)
     other = LogisticRegression(C=1e9, tol=1e-10, max_iter=2000).fit(x, y)
-    assert coefficient[1:] == pytest.approx(other.coef_[0], abs=1e-4)
-    assert coefficient[0] == pytest.approx(other.intercept_[0], abs=1e-4)
-
-    def loss(beta):
-        z = x @ beta[1:] + beta[0]
-        return np.sum(np.logaddexp(0, z) - y * z)
-
-    step, eye = 1e-3, np.eye(4)
-    second = [[(loss(coefficient + step * (i + j)) - loss(coefficient + step * (i - j))
-                - loss(coefficient - step * (i - j)) + loss(coefficient - step * (i + j)))
-               / (4 * step**2) for j in eye] for i in eye]  # fmt: skip
-    assert error == pytest.approx(np.sqrt(np.diag(np.linalg.inv(second))), rel=1e-3)
+    assert coefficient == pytest.approx([*other.intercept_, *other.coef_[0]], abs=1e-4)
+    design = np.column_stack([np.ones(300), x])
+    p = expit(design @ coefficient)
+    information = (design * (p * (1 - p))[:, None]).T @ design
+    assert error == pytest.approx(np.sqrt(np.diag(np.linalg.inv(information))), rel=1e-3)
     assert fit_logistic(x, (x[:, 0] > 0).astype(int)) is None  # separated: no greatest likelihood
     assert fit_logistic(x, np.ones(300, dtype=int)) is None
 
@@ -178,15 +172,11 @@ def test_awareness_reads_a_planted_direction_and_not_the_logit():
 
 
 def test_a_pathway_that_is_the_predicted_class_is_known_by_the_logit_alone():
-    readings = made(3)
-    one = np.repeat(readings.logits["clean"][:1], 3, axis=0)  # three probes of one mind
-    collapsed = Readings(ids=readings.ids, z=readings.z, fold=readings.fold, probes=readings.probes,
-                         logits={"clean": one,
-                                 "knockout": np.abs(one)})  # fmt: skip
+    one = made(3)
+    clean = np.repeat(one.logits["clean"][:1], 3, axis=0)  # three probes of one mind
+    collapsed = replace(one, logits={"clean": clean, "knockout": np.abs(clean)})
     states = {"clean": np.random.default_rng(0).normal(size=(N, 2, 12))}
-    covariates = Covariates(*np.zeros((2, N)))
-    inputs = inputs_for(collapsed, states=states, covariates=covariates, resamples=100)
-    table = awareness_tables(inputs, 1)["awareness"]
+    table = awareness_tables(inputs_for(collapsed, states=states, resamples=100), 1)["awareness"]
     for mode in ("paper", "strict"):
         found = row(table, layer=1, mode=mode, subset="all", predictor="signed-logit")
         assert found["auroc"] == 1.0

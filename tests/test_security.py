@@ -23,7 +23,6 @@ from packaging.version import Version
 import anchorscope
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
-from anchorscope.models.load import check_no_code
 from anchorscope.pipeline.study.file import study_of
 from anchorscope.run_folder.manifest import read_listing, read_markers
 from anchorscope.run_folder.remote import Remote
@@ -187,27 +186,6 @@ def test_floors_lie_above_the_known_holes():
     assert all(
         hole["source"].startswith("https://") for of in ("floors", "open") for hole in known[of]
     )
-
-
-@pytest.mark.parametrize("nested", [False, True])
-def test_code_that_a_config_names_is_refused(tmp_path, nested):
-    """CVE-2026-4372: transformers before 5.3 fetches it from the hub and runs it."""
-    model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
-    model.lm.save_pretrained(tmp_path)
-    model.tokenizer.save_pretrained(tmp_path)
-    assert load_model(str(tmp_path), device="cpu").blocks == model.blocks
-    plain = json.loads((tmp_path / "config.json").read_text())
-
-    def write(kernels: str) -> None:
-        named = {"_attn_implementation_internal": kernels}
-        content = plain | ({"text_config": named} if nested else named)
-        (tmp_path / "config.json").write_text(json.dumps(content))
-
-    write("sdpa")
-    check_no_code(str(tmp_path))
-    write("evil/kernels")
-    with pytest.raises(UserError, match=r"names code of its own .*not run"):
-        load_model(str(tmp_path), device="cpu")
 
 
 def heard(guard, headers, method="GET", path="/healthz"):

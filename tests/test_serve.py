@@ -413,7 +413,7 @@ class Slow(Served):
 REFUSED = [
     (["--listen", "0.0.0.0"], "--listen 0.0.0.0 lets others in. Set the environment variable"),
     (["--listen", "::1"], "--listen ::1 lets others in"),
-    (["--listen", "0.0.0.0", "--api-key", "short"], "ANCHORSCOPE_API_KEY has 5 characters."),
+    (["--listen", "0.0.0.0", "--api-key", "short"], "The key or password has 5 characters."),
     (["--queue", "0"], "Invalid value for '--queue'"),
     (["--drain", "-1"], "Invalid value for '--drain'"),
     (["--request-seconds", "0"], "Invalid value for '--request-seconds'"),

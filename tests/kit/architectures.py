@@ -51,7 +51,7 @@ _BY_KIND: dict[str, dict[str, Any]] = {
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "xlnet": {"d_head": 12}, "xmod": {"default_language": "en_XX"},
-    "zaya": {"num_experts_per_tok": 1}, "falcon": {"alibi": False},
+    "zaya": {"num_experts_per_tok": 1},
     "bamba": {"mamba_n_heads": 8, "mamba_d_head": 12},
     "granitemoehybrid": {"mamba_n_heads": 8, "mamba_d_head": 12},
     "falcon_h1": {"mamba_d_ssm": 96, "mamba_n_heads": 8, "mamba_d_head": 12, "mamba_d_state": 16},

@@ -48,12 +48,10 @@ def engine_states(
     *,
     prefix=PREFIX,
     budget=64,
-    written_out=False,
 ):
     """States [sample, layer, width] by the engine."""
     out = torch.full((len(samples), model.blocks, model.parts.width), torch.nan)
     with Lease(model) as lease:
-        lease.observer = (lambda weights: None) if written_out else None
         front = read_prefix(lease, prefix)
         prompts = [s.ids[: s.answer_at] for s in samples]
         trunk = grow_trunk(lease, front, prompts, room=0, head=False).trunk

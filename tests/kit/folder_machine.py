@@ -2,7 +2,7 @@
 
 A rule machine writes files, dies before any call that changes the folder, loses power with what was
 not yet on the disk, opens the folder again, damages files, and asks. The model is a dictionary of
-what was written for good. `tests/test_run_folder_machine.py` shows that it finds a broken store.
+what was written for good. `MACHINE_EXAMPLES` draws more of them.
 """
 
 from __future__ import annotations

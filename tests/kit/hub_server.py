@@ -9,13 +9,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import urlsplit
 
 import yaml
@@ -54,6 +57,26 @@ def hub(**facts: Any) -> Iterator[Hub]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def reached(state: Hub, cache: Path, **more: Any) -> Iterator[None]:
+    """Have the hub's library ask this hub until the block ends, with a cache of its own."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import close_session
+
+    there = more | {
+        "ENDPOINT": state.address,
+        "HUGGINGFACE_CO_URL_TEMPLATE": state.address + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_OFFLINE": False,
+        "HF_HUB_DISABLE_XET": True,
+        "HF_HUB_CACHE": str(cache),
+    }
+    environment = patch.dict(os.environ, HF_TOKEN=state.token, no_proxy="127.0.0.1")
+    with patch.multiple(constants, **there), environment:
+        close_session()
+        yield
+        close_session()
 
 
 def _handler(state: Hub) -> type[BaseHTTPRequestHandler]:

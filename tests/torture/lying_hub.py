@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import time
 import types
@@ -14,7 +13,7 @@ from random import Random
 from typing import NamedTuple
 from unittest.mock import patch
 
-from kit.hub_server import Hub, hub
+from kit.hub_server import Hub, hub, reached
 
 from anchorscope.detect.detector import Detector
 from anchorscope.detect.saved import FILES, upload
@@ -101,7 +100,7 @@ KINDS: dict[str, Callable[[Random, Answer], bytes]] = {
 def _lying(lie: Lie) -> Iterator[Hub]:
     """A hub with a detector on it, asked by the hub's library with an empty cache."""
     from huggingface_hub import constants
-    from huggingface_hub.utils import _http, close_session, disable_progress_bars
+    from huggingface_hub.utils import _http, disable_progress_bars
 
     disable_progress_bars()
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
@@ -114,20 +113,14 @@ def _lying(lie: Lie) -> Iterator[Hub]:
         return KINDS[lie.kind](Random(lie.seed), honest) if lie.at in (-1, number) else None
 
     begun = time.monotonic()
-    with hub(repositories={_NAME: {"private": False, "files": files}}, lie=answer) as state:
-        files_at = state.address + "/{repo_id}/resolve/{revision}/{filename}"
-        there = {name: _PATIENCE for name in dir(constants) if name.endswith("_TIMEOUT")} | {
-            "ENDPOINT": state.address,
-            "HUGGINGFACE_CO_URL_TEMPLATE": files_at,
-            "HF_HUB_OFFLINE": False,
-            "HF_HUB_DISABLE_XET": True,
-            "HF_HUB_CACHE": str(PLACE / "hf"),
-        }
-        environment = patch.dict(os.environ, HF_TOKEN=state.token, no_proxy="127.0.0.1")
-        with patch.multiple(constants, **there), patch.object(_http, "time", quick), environment:
-            close_session()
-            yield state
-            close_session()
+    waits = {name: _PATIENCE for name in dir(constants) if name.endswith("_TIMEOUT")}
+    repositories = {_NAME: {"private": False, "files": files}}
+    with (
+        hub(repositories=repositories, lie=answer) as state,
+        patch.object(_http, "time", quick),
+        reached(state, PLACE / "hf", **waits),
+    ):
+        yield state
     if time.monotonic() - begun > SECONDS:
         raise Hang(f"{lie} kept us waiting for {time.monotonic() - begun:.1f} s")
 

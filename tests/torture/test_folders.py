@@ -200,8 +200,8 @@ test_markers_of_runs = fuzz(seeded(_marker), _check_marker)
 test_states_of_runs = fuzz(seeded(_safetensors), _check_shard)
 test_states_from_elsewhere = fuzz(seeded(_safetensors), _check_arrays)
 test_detectors = fuzz(seeded(_about), _check_about, few=12)
-test_detectors_of_a_lying_hub = fuzz(seeded(_lie), lying_hub.check_detector, few=10)
-test_pushes_to_a_lying_hub = fuzz(seeded(_lie), lying_hub.check_upload)
+test_detectors_of_a_lying_hub = fuzz(seeded(_lie), lying_hub.check_detector, few=5)
+test_pushes_to_a_lying_hub = fuzz(seeded(_lie), lying_hub.check_upload, few=8)
 test_links_in_runs = fuzz(seeded(lambda r: _put(r, IN_RUNS, RUN_WORK)), check_run)
 test_links_in_detectors = fuzz(
     seeded(lambda r: _put(r, (*FILES, "new", ".x.partial"), DETECTOR_WORK)), check_detector

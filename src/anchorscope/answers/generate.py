@@ -19,7 +19,6 @@ from anchorscope.engine.decode import (
     read_prefix,
     shared_prefix,
     write_answers,
-    write_samples,
 )
 from anchorscope.engine.lease import Lease
 from anchorscope.models import Model
@@ -85,12 +84,12 @@ class Answerer:
         on_token: OnToken | None = None,
     ) -> list[list[Answer]]:
         """Sample answers to each of the questions with these ids and prompts."""
-        written = write_samples(
+        written = write_answers(
             lease, prefix, prompts, stop_ids=self._stop, limit=self.max_tokens, sampling=sampling,
             on_token=on_token,
         )  # fmt: skip
-        pairs = zip(ids, written, strict=True)
-        return [[self._record(id, answer) for answer in answers] for id, answers in pairs]
+        drawn, each = iter(written.answers), sampling.uniforms.shape[1]
+        return [[self._record(id, next(drawn)) for _ in range(each)] for id in ids]
 
     def _record(self, id: str, decoded: DecodedAnswer) -> Answer:
         text = self.model.tokenizer.decode(decoded.token_ids, skip_special_tokens=True)

@@ -177,7 +177,11 @@ def _is_one_of(answer: Words, forms: Sequence[Words]) -> bool:
 
 def _places(answer: Sequence[Word], form: Sequence[Word]) -> list[int]:
     """Find where the form's words occur in the answer in sequence."""
-    texts, wanted, size = _texts(answer), _texts(form), len(form)
+    return _starts(answer, _texts(form))
+
+
+def _starts(answer: Sequence[Word], wanted: tuple[str, ...]) -> list[int]:
+    texts, size = _texts(answer), len(wanted)
     return [at for at in range(len(answer) - size + 1) if texts[at : at + size] == wanted]
 
 
@@ -238,20 +242,14 @@ def _negated(answer: Words, at: int) -> bool:
 
 
 def _in_other_name(answer: Words, at: int, stop: int) -> bool:
-    if (
-        at > 0
-        and answer[at - 1].raw == "New"
-        and not answer[at].gap
-        and answer[at].raw[0].isupper()
-    ):
+    before, first = answer[at - 1] if at else None, answer[at]
+    if before and before.raw == "New" and not first.gap and first.raw[0].isupper():
         return True
-    for name in OTHER_NAMES:
-        start = [i for i in range(at - len(name) + 1, at + 1) if i >= 0]
-        if len(name) > stop - at and any(
-            _texts(answer[i : i + len(name)]) == name and i + len(name) >= stop for i in start
-        ):
-            return True
-    return False
+    return any(
+        start <= at and stop <= start + len(name) and len(name) > stop - at
+        for name in OTHER_NAMES
+        for start in _starts(answer, name)
+    )
 
 
 def _written_alike(word: Word, form: Words) -> bool:
@@ -281,14 +279,10 @@ def _echoed(answer: Words, at: int, stop: int, question_words: Words) -> bool:
 def _run(answer: Words, question_words: Words, i: int, j: int, step: int) -> Iterator[str]:
     """Yield the words that answer and question share from i and j on, up to punctuation."""
     while 0 <= i + step < len(answer) and 0 <= j + step < len(question_words):
-        later_i, later_j = max(i, i + step), max(j, j + step)
-        if (
-            answer[later_i].gap
-            or question_words[later_j].gap
-            or answer[i + step].text != question_words[j + step].text
-        ):
-            return
+        gap = answer[max(i, i + step)].gap or question_words[max(j, j + step)].gap
         i, j = i + step, j + step
+        if gap or answer[i].text != question_words[j].text:
+            return
         yield answer[i].text
 
 
@@ -310,11 +304,7 @@ def _beside_rival(answer: Words, at: int, stop: int, rival: str) -> bool:
 
 def _bare_number(answer: Words, forms: Sequence[Words], question_words: Words) -> bool:
     """Whether the answer is a bare number, and an alias is that number with a unit."""
-    if (
-        len(answer) != 1
-        or not answer[0].text.isdigit()
-        or not any(w.text == "how" for w in question_words)
-    ):
+    if len(answer) != 1 or not answer[0].text.isdigit() or "how" not in _texts(question_words):
         return False
     units = [form[1:] for form in forms if form[0].text == answer[0].text and len(form) in (2, 3)]
     return any(all(word.text.isalpha() for word in unit) for unit in units)

@@ -3,17 +3,7 @@
 Case, accents, punctuation, hyphens and articles do not count; "&" is "and", "U.S." is
 "US", "1,000" is "1000", "twelve" is "12", "14 December 1972" is "December 14, 1972".
 A word keeps what it looked like (`raw`), because "IN" and "in" are not the same answer.
-
-SQuAD's normalisation (case, ASCII punctuation, articles) decides 79 of the 133 answered cases in
-tests/test_judge.py as they should be by equality, 72 by "contains"; these words decide all 133.
-Unidecode writes every script in Latin letters: the provinces 陕西 and 山西 become one word.
-
-Numbers and dates have one form each: digits, and "year month day". Of 2,998 numbers up to 10^9
-that num2words spelled, text2num and text2digits read all, word2number all but one, and so does
-this. But word2number reads 1 in "no one" and 1524 in "nineteen eighty four"; text2num reads "3.5
-million" as two numbers and the "one" of "one of the rivers" as 1, and so does text2digits, which
-takes "one two three" for 123. dateutil fills in what a date leaves open: "December 1972" gets
-today's day, and "44 BC" becomes the year 2044.
+Numbers and dates have one form each: digits, and "year month day".
 """
 
 from __future__ import annotations

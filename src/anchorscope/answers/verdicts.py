@@ -120,13 +120,16 @@ class Doubt:
 
 def doubt_of(sample: Sample) -> Doubt | None:
     """Find the strongest reason to doubt the verdict on this answer; None if there is none."""
-    text, aliases = sample.answer.text, sample.question.answers
-    rules = _of_right if sample.verdict == "right" else _of_other
-    reasons = [reason for alias in aliases for reason in rules(text, alias, sample.verdict)]
-    if sample.verdict == "wrong" and _DECLINES.search(plain(text)):
+    answer, reasons = _texts(sample.answer.text), []
+    for alias in sample.question.answers:
+        form = _texts(alias)
+        if sample.verdict == "right" and form == answer:
+            return None  # the answer is an accepted one, and nothing else
+        if form and answer:
+            rules = _of_right if sample.verdict == "right" else _of_other
+            reasons += rules(answer, form, alias, abstained=sample.verdict == "abstain")
+    if sample.verdict == "wrong" and _DECLINES.search(plain(sample.answer.text)):
         reasons.append((0.8, "may decline to answer"))
-    if sample.verdict == "right" and any(_texts(text) == _texts(alias) for alias in aliases):
-        return None  # the answer is an accepted one, and nothing else
     if not reasons:
         return None
     doubt, why = max(reasons)
@@ -144,10 +147,12 @@ def _texts(text: str) -> list[str]:
     return [word.text for word in words(text)]
 
 
-def _of_right(text: str, alias: str, verdict: Verdict) -> Iterator[tuple[float, str]]:
+Reasons = Iterator[tuple[float, str]]
+
+
+def _of_right(answer: list[str], form: list[str], alias: str, *, abstained: bool) -> Reasons:
     """Yield reasons why an answer judged right may be wrong."""
-    answer, form = _texts(text), _texts(alias)
-    if not form or not _contains(form, answer):
+    if not _contains(form, answer):
         return
     others = [word for word in answer if word not in form]
     for word in others:
@@ -162,43 +167,30 @@ def _of_right(text: str, alias: str, verdict: Verdict) -> Iterator[tuple[float, 
         yield 0.3 + 0.4 * len(content) / (len(content) + len(form)), f"says more than '{alias}'"
 
 
-def _of_other(text: str, alias: str, verdict: Verdict) -> Iterator[tuple[float, str]]:
+def _of_other(answer: list[str], form: list[str], alias: str, *, abstained: bool) -> Reasons:
     """Yield reasons why an answer judged wrong or an abstention may be right."""
-    answer, form = _texts(text), _texts(alias)
-    if not form or not answer:
-        return
+    wanted = "".join(form)
     if _contains(form, answer):
         yield 0.95, f"holds the accepted answer '{alias}'"
-    elif "".join(form) in "".join(answer) and len("".join(form)) > SHORT:
+    elif wanted in "".join(answer) and len(wanted) > SHORT:
         yield 0.8, f"holds '{alias}' inside a word or across words"
-    if verdict == "abstain":
+    if abstained:
         return
-    yield from _near_in_letters(answer, form, alias)
-    yield from _near_in_numbers(answer, form, alias)
+    if len(wanted) > SHORT and not wanted.isdigit():  # as many words with nearly its letters
+        size = min(len(form), len(answer))
+        parts = {"".join(answer[at : at + size]) for at in range(len(answer) - size + 1)}
+        alike = max(SequenceMatcher(None, wanted, part).ratio() for part in parts)
+        if ALIKE <= alike < 1:
+            yield 0.95 * alike, f"spelled nearly like '{alias}'"
+    for number in _numbers(form):
+        for other in _numbers(answer):
+            if number == other:
+                yield 0.85, f"has a number of '{alias}'"
+            elif abs(number - other) <= max(1.0, 0.02 * abs(number)):
+                yield 0.6, f"a number near that of '{alias}'"
     shared = [word for word in answer if word in form and word not in FUNCTION]
     if shared:
         yield 0.4 + 0.4 * len(shared) / len(form), f"shares '{' '.join(shared)}' with '{alias}'"
-
-
-def _near_in_letters(answer: list[str], form: list[str], alias: str) -> Iterator[tuple[float, str]]:
-    """Yield a reason where as many words of the answer have nearly the alias's letters."""
-    wanted = "".join(form)
-    if len(wanted) <= SHORT or wanted.isdigit():
-        return
-    size = min(len(form), len(answer))
-    stretches = {"".join(answer[at : at + size]) for at in range(len(answer) - size + 1)}
-    alike = max(SequenceMatcher(None, wanted, part).ratio() for part in stretches)
-    if ALIKE <= alike < 1:
-        yield 0.95 * alike, f"spelled nearly like '{alias}'"
-
-
-def _near_in_numbers(answer: list[str], form: list[str], alias: str) -> Iterator[tuple[float, str]]:
-    for wanted in _numbers(form):
-        for number in _numbers(answer):
-            if number == wanted:
-                yield 0.85, f"has a number of '{alias}'"
-            elif abs(number - wanted) <= max(1.0, 0.02 * abs(wanted)):
-                yield 0.6, f"a number near that of '{alias}'"
 
 
 def _numbers(texts: Sequence[str]) -> list[float]:

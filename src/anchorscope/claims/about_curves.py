@@ -23,15 +23,33 @@ from anchorscope.claims.decision import Claim, ClaimRow, Measured, Region, decid
 from anchorscope.claims.inputs import ClaimInputs
 from anchorscope.records import Mode
 
-NEAR = 10.0  # points that still count as near zero
-FAR = 20.0  # points that count as far below
-RECOVERY = 10.0  # points that a curve must rise again to be called U-shaped
-MIDDLE = (1 / 3, 3 / 4)  # of the depth
-ALIKE = 0.5  # least correlation of curves that follow one another
 READ_ERROR = 5.0  # points by which a number read off a picture may be wrong
 FALLING = ("keeps falling", "plateau")
 Statistic = Callable[[np.ndarray, np.ndarray], np.ndarray]  # q, a [..., layer] -> [...]
 Figure = Mapping[str, Any]  # a row of published_figures.csv
+CURVES: list[Claim] = []  # about the curves of one dataset
+
+
+def measure_curve(
+    run: ClaimInputs, dataset: str, mode: Mode, *, statistic: Statistic, region: Region
+) -> Measured:
+    """A statistic of the curves with its draws, against a region."""
+    curves = run.curves[dataset, mode]
+    value = float(statistic(curves.q, curves.a))
+    return from_draws(value, statistic(curves.drawn_q, curves.drawn_a), region)
+
+
+def _claim(
+    name: str, statement: str, region: Region, **options: Any
+) -> Callable[[Statistic], Statistic]:
+    """Claim that a statistic of the curves lies in a region."""
+
+    def add(statistic: Statistic) -> Statistic:
+        measure = partial(measure_curve, statistic=statistic, region=region)
+        CURVES.append(Claim(name, statement, measure, source="figure", **options))
+        return statistic
+
+    return add
 
 
 def smooth(curve: np.ndarray) -> np.ndarray:
@@ -46,23 +64,42 @@ def deepest(q: np.ndarray, a: np.ndarray) -> np.ndarray:
     return _quiet(np.nanmin, smooth(q))
 
 
+NEAR_ZERO = Region(-10, 10)
+
+
+@_claim("a-near-zero", "A-Anchored stays within 10 of zero, at its furthest layer too", NEAR_ZERO)
 def furthest_a(q: np.ndarray, a: np.ndarray) -> np.ndarray:
     """A at the layer where it is furthest from zero, on either side."""
     low, high = _quiet(np.nanmin, a), _quiet(np.nanmax, a)
     return np.where(np.abs(low) >= np.abs(high), low, high)
 
 
+@_claim(
+    "q-far-below",
+    "Q-Anchored lies 20 or more below A-Anchored from the middle layer on",
+    Region(high=-20),
+)
 def later_gap(q: np.ndarray, a: np.ndarray) -> np.ndarray:
     """Q less A, over the layers from the middle on: no layer is picked."""
-    half = q.shape[-1] // 2
-    return _quiet(np.nanmean, (q - a)[..., half:])
+    return _quiet(np.nanmean, (q - a)[..., q.shape[-1] // 2 :])
 
 
+@_claim("start-near-zero", "both start within 10 of zero at layer 1", NEAR_ZERO)
 def start(q: np.ndarray, a: np.ndarray) -> np.ndarray:
     """The first layer's Q or A, whichever is further from zero."""
     return np.where(np.abs(q[..., 0]) >= np.abs(a[..., 0]), q[..., 0], a[..., 0])
 
 
+U_SHAPED, STILL_FALLING = Region(low=10), Region(high=10)
+
+
+@_claim(
+    "keeps-falling",
+    "Q-Anchored ends within 10 of its deepest layers",
+    STILL_FALLING,
+    shares_number_of="u-shape",
+)
+@_claim("u-shape", "Q-Anchored rises again by 10 or more after its deepest layers", U_SHAPED)
 def recovery(q: np.ndarray, a: np.ndarray) -> np.ndarray:
     """How far Q rises from its lowest stretch to its last."""
     curve = smooth(q)
@@ -77,66 +114,14 @@ def deepest_layer(q: np.ndarray, a: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(curve).all(axis=-1), np.nan, layer)
 
 
+@_claim(
+    "deepest-in-middle",
+    "Q-Anchored is deepest between a third and three quarters of the depth",
+    Region(1 / 3, 3 / 4),
+)
 def depth_of_deepest(q: np.ndarray, a: np.ndarray) -> np.ndarray:
     """Where Q is lowest, from 0 (first layer) to 1 (last)."""
     return deepest_layer(q, a) / q.shape[-1]
-
-
-def measure_curve(
-    run: ClaimInputs, dataset: str, mode: Mode, *, statistic: Statistic, region: Region
-) -> Measured:
-    """A statistic of the curves with its draws, against a region."""
-    curves = run.curves[dataset, mode]
-    value = float(statistic(curves.q, curves.a))
-    return from_draws(value, statistic(curves.drawn_q, curves.drawn_a), region)
-
-
-def _curve(
-    name: str, statement: str, statistic: Statistic, region: Region, **options: Any
-) -> Claim:
-    measure = partial(measure_curve, statistic=statistic, region=region)
-    return Claim(name=name, statement=statement, source="figure", measure=measure, **options)
-
-
-CURVES = (
-    _curve(
-        "a-near-zero",
-        f"A-Anchored stays within {NEAR:.0f} of zero, at its furthest layer too",
-        furthest_a,
-        Region(low=-NEAR, high=NEAR),
-    ),
-    _curve(
-        "q-far-below",
-        f"Q-Anchored lies {FAR:.0f} or more below A-Anchored from the middle layer on",
-        later_gap,
-        Region(high=-FAR),
-    ),
-    _curve(
-        "start-near-zero",
-        f"both start within {NEAR:.0f} of zero at layer 1",
-        start,
-        Region(low=-NEAR, high=NEAR),
-    ),
-    _curve(
-        "u-shape",
-        f"Q-Anchored rises again by {RECOVERY:.0f} or more after its deepest layers",
-        recovery,
-        Region(low=RECOVERY),
-    ),
-    _curve(
-        "keeps-falling",
-        f"Q-Anchored ends within {RECOVERY:.0f} of its deepest layers",
-        recovery,
-        Region(high=RECOVERY),
-        shares_number_of="u-shape",
-    ),
-    _curve(
-        "deepest-in-middle",
-        "Q-Anchored is deepest between a third and three quarters of the depth",
-        depth_of_deepest,
-        Region(low=MIDDLE[0], high=MIDDLE[1]),
-    ),
-)
 
 
 def _quiet(reduce: Callable[..., np.ndarray], values: np.ndarray) -> np.ndarray:
@@ -145,43 +130,31 @@ def _quiet(reduce: Callable[..., np.ndarray], values: np.ndarray) -> np.ndarray:
         return reduce(values, axis=-1)
 
 
+# --- Several datasets, and two models ---
+
+
 def dataset_claims(run: ClaimInputs) -> Iterator[ClaimRow]:
     """Whether datasets follow one another, which is deepest, whether they meet at the end."""
     if len(run.titles) < 2:
         return
-    depth = {name: float(_mean_depth(run.curves[name, "paper"].q)) for name in run.titles}
+    depth = [float(_quiet(np.nanmean, run.curves[name, "paper"].q)) for name in run.titles]
     # Paper mode names the dataset; both modes say by how much it is deeper than the next.
-    named = min(depth, key=lambda name: np.nan_to_num(depth[name], nan=np.inf))
-    place = list(run.titles).index(named)
+    deep = int(np.nan_to_num(depth, nan=np.inf).argmin())
 
     def behind(curves: Sequence[np.ndarray]) -> np.ndarray:
-        depths = [_mean_depth(curve) for curve in curves]
-        others = np.min([d for i, d in enumerate(depths) if i != place], axis=0)
-        return depths[place] - others
+        depths = [_quiet(np.nanmean, curve) for curve in curves]
+        return depths[deep] - np.min([d for i, d in enumerate(depths) if i != deep], axis=0)
 
-    claims = (
-        (
-            "datasets-follow",
-            f"the Q curves of all datasets follow one another (least correlation {ALIKE} or more)",
-            _least_correlation,
-            Region(low=ALIKE),
-        ),
-        (
-            "deepest-dataset",
-            f"Q-Anchored falls deepest on {run.titles[named]} (less the next, all layers)",
-            behind,
-            Region(high=0.0),
-        ),
-        (
-            "q-converge",
-            "the Q curves lie closer together in the last layers than in the middle",
-            _spread_change,
-            Region(high=0.0),
-        ),
-    )
-    for name, statement, statistic, region in claims:
+    follow = "the Q curves of all datasets follow one another (least correlation 0.5 or more)"
+    fall = f"Q-Anchored falls deepest on {[*run.titles.values()][deep]} (less the next, all layers)"
+    meet = "the Q curves lie closer together in the last layers than in the middle"
+    for name, statement, statistic, region in (
+        ("datasets-follow", follow, _least_correlation, Region(low=0.5)),
+        ("deepest-dataset", fall, behind, Region(high=0.0)),
+        ("q-converge", meet, _spread_change, Region(high=0.0)),
+    ):
         measure = partial(_measure_several, statistic=statistic, region=region)
-        claim = Claim(name=name, statement=statement, source="figure", measure=measure)
+        claim = Claim(name, statement, measure, source="figure")
         yield from decided(run, [claim], datasets=[",".join(run.titles)])
 
 
@@ -200,31 +173,21 @@ def _measure_several(
 
 def model_claims(runs: Sequence[ClaimInputs]) -> Iterator[ClaimRow]:
     """Whether the larger of two models falls deeper, for each dataset that both have."""
-    ordered = sorted(runs, key=lambda run: run.size)
-    for small, large in itertools.pairwise(ordered):
-        claim = Claim(
-            name="larger-deeper",
-            statement=f"{large.model} falls deeper than {small.model}",
-            source="figure",
-            measure=partial(_measure_larger, small=small),
-        )
+    for small, large in itertools.pairwise(sorted(runs, key=lambda run: run.size)):
+
+        def measure(
+            large: ClaimInputs, dataset: str, mode: Mode, small: ClaimInputs = small
+        ) -> Measured:
+            pair = [run.curves[dataset, mode] for run in (large, small)]
+            count = min(len(curves.drawn_q) for curves in pair)
+            value, other = (float(deepest(c.q, c.a)) for c in pair)
+            drawn = [deepest(c.drawn_q[:count], c.drawn_a[:count]) for c in pair]
+            return from_draws(value - other, drawn[0] - drawn[1], Region(high=0.0))
+
+        statement = f"{large.model} falls deeper than {small.model}"
+        claim = Claim("larger-deeper", statement, measure, source="figure")
         both = [name for name in small.titles if name in large.titles and small.size < large.size]
-        models = f"{large.model}, {small.model}"
-        yield from decided(large, [claim], datasets=both, model=models)
-
-
-def _measure_larger(
-    large: ClaimInputs, dataset: str, mode: Mode, *, small: ClaimInputs
-) -> Measured:
-    one, other = (run.curves[dataset, mode] for run in (large, small))
-    value = float(deepest(one.q, one.a) - deepest(other.q, other.a))
-    count = min(len(one.drawn_q), len(other.drawn_q))
-    drawn = [deepest(c.drawn_q[:count], c.drawn_a[:count]) for c in (one, other)]
-    return from_draws(value, drawn[0] - drawn[1], Region(high=0.0))
-
-
-def _mean_depth(q: np.ndarray) -> np.ndarray:
-    return _quiet(np.nanmean, q)
+        yield from decided(large, [claim], datasets=both, model=f"{large.model}, {small.model}")
 
 
 def _least_correlation(curves: Sequence[np.ndarray]) -> np.ndarray:
@@ -249,6 +212,9 @@ def _spread_change(curves: Sequence[np.ndarray]) -> np.ndarray:
     return spread[..., -1] - spread[..., spread.shape[-1] // 2]
 
 
+# --- The readings of the published figures ---
+
+
 def reference_bands(model_name: str) -> pd.DataFrame:
     """The published figures of a model, by its name with or without its owner; may be empty."""
     table = _published_figures()
@@ -260,12 +226,9 @@ def reading_claims(run: ClaimInputs) -> Iterator[Claim]:
     """One claim for every number of every reading of this model's figures."""
     for row in cast("list[dict[str, Any]]", reference_bands(run.model).to_dict("records")):
         fits = "fits the paper's text" if row["fits_text"] else "does not fit the paper's text"
-        yield Claim(
-            name=f"figure-{row['reading']}-{row['pathway']}-{row['part'].replace(' ', '-')}",
-            statement=_statement(row),
-            source=f"the published figure, reading {row['reading']} ({fits})",
-            measure=partial(_measure_reading, row),
-        )
+        name = f"figure-{row['reading']}-{row['pathway']}-{row['part'].replace(' ', '-')}"
+        source = f"the published figure, reading {row['reading']} ({fits})"
+        yield Claim(name, _statement(row), partial(_measure_reading, row), source=source)
 
 
 def _measure_reading(row: Figure, run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
@@ -288,22 +251,20 @@ def _expected(row: Figure, *, layers: int) -> tuple[Statistic, Region]:
     part, take_q = row["part"], row["pathway"] == "Q"
     if part == "shape":
         falls = str(row["note"]).startswith(FALLING)
-        return recovery, Region(high=RECOVERY) if falls else Region(low=RECOVERY)
+        return recovery, STILL_FALLING if falls else U_SHAPED
     if part == "trough-layers":
-        return deepest_layer, Region(low=row["low"] - 1, high=row["high"] + 1)
-    region = Region(low=row["low"] - READ_ERROR, high=row["high"] + READ_ERROR)
+        return deepest_layer, Region(row["low"] - 1, row["high"] + 1)
+    region = Region(row["low"] - READ_ERROR, row["high"] + READ_ERROR)
     if part == "trough":
         return deepest, region
     if part == "all layers" and not take_q:
         return furthest_a, region
-    first, last = (int(min(max(row[f"layer_{end}"], 1), layers)) for end in ("low", "high"))
-    if part == "last":
-        first = last = layers
-    if part == "all layers":
-        first, last = 1, layers
+    ends = {"last": (layers, layers), "all layers": (1, layers)}
+    first, last = ends.get(part, (row["layer_low"], row["layer_high"]))
+    stretch = slice(int(min(max(first, 1), layers)) - 1, int(min(max(last, 1), layers)))
 
     def between(q: np.ndarray, a: np.ndarray) -> np.ndarray:
-        return (q if take_q else a)[..., first - 1 : last].mean(axis=-1)
+        return (q if take_q else a)[..., stretch].mean(axis=-1)
 
     return between, region
 

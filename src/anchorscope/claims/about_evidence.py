@@ -34,6 +34,26 @@ TOP = "top4"
 ABOVE, BELOW, BETTER_THAN_CHANCE = Region(low=0.0), Region(high=0.0), Region(low=0.5)
 Columns = tuple[str, str, str]  # value, low, high
 DELTA_P: Columns = ("delta_p", "delta_p_low", "delta_p_high")
+Measure = Callable[[ClaimInputs, str, Mode], Measured | None]
+FIRST: list[Claim] = []
+GROUPS: list[Claim] = []
+EVIDENCE: list[Claim] = []
+FLOW: list[Claim] = []
+
+
+def _claim(
+    family: list[Claim],
+    name: str,
+    statement: str | Callable[[ClaimInputs, str], str],
+    **options: Any,
+) -> Callable[[Measure], Measure]:
+    """Add the claim that a function measures to a family."""
+
+    def add(measure: Measure) -> Measure:
+        family.append(Claim(name, statement, measure, **options))
+        return measure
+
+    return add
 
 
 def row_of(table: pd.DataFrame, columns: Columns, **equal: Any) -> Estimate:
@@ -41,11 +61,9 @@ def row_of(table: pd.DataFrame, columns: Columns, **equal: Any) -> Estimate:
     keep = np.ones(len(table), dtype=bool)
     for name, value in equal.items():
         keep &= np.asarray(table[name] == value)
-    if not keep.any():
-        return NOTHING
-    first = int(keep.argmax())
-    value, low, high = (float(table[name].iloc[first]) for name in columns)
-    return Estimate(value, low, high, int(table["n"].iloc[first]))
+    for row in table[keep].to_dict("records"):
+        return Estimate(*(float(row[name]) for name in columns), int(row["n"]))
+    return NOTHING
 
 
 def gap_of(table: pd.DataFrame, columns: Columns, **equal: Any) -> Estimate:
@@ -65,6 +83,13 @@ def by_mode(mode: Mode, estimate_of: Callable[[str], Estimate]) -> Estimate:
     return estimate_of("all") if mode == "paper" else within(estimate_of)
 
 
+@_claim(
+    FIRST,
+    "two-pathways",
+    "samples fall into two pathways (gap of Q and A)",
+    source="figure",
+    primary=True,
+)
 def _two_pathways(run: ClaimInputs, dataset: str, mode: Mode) -> Measured:
     """The claim of two pathways: paper mode compares its own groups, strict mode its finding."""
     row = run.finding_of(dataset)
@@ -93,31 +118,33 @@ def _decision(row: Mapping[str, Any]) -> Decision:
 
 def _difference_of_groups(
     run: ClaimInputs, rows: pd.DataFrame, values: np.ndarray, mode: Mode
-) -> Estimate:
+) -> Measured:
     """The mean of some values [row] over Q less that over A."""
-    q = np.asarray(rows["pathway"] == "Q", dtype=float)
-    predicted = np.asarray(rows["prediction"], dtype=float)
+    q, predicted = rows["pathway"].to_numpy() == "Q", rows["prediction"].to_numpy(dtype=float)
     entity = run.entities(rows["id"].tolist())
     draws = Draws(seed=run.seed, resamples=run.resamples)
 
     def among(subset: str) -> Estimate:
         part = predicted == PREDICTED[subset] if subset in PREDICTED else np.ones(len(q), bool)
-        return difference_of_means(values[part], q[part], draws, entity=entity[part])
+        own = q[part].astype(float)
+        return difference_of_means(values[part], own, draws, entity=entity[part])
 
-    return by_mode(mode, among)
+    return from_estimate(by_mode(mode, among), ABOVE)
 
 
+@_claim(GROUPS, "q-knows", "Q samples are answered right more often than A samples (share)")
 def _accuracy(run: ClaimInputs, dataset: str, mode: Mode) -> Measured:
     """In strict mode the group must also predict z beyond what is known anyway."""
     rows = run.samples(dataset, mode)
     right = 1.0 - np.asarray(rows["z"], dtype=float)
-    gap = from_estimate(_difference_of_groups(run, rows, right, mode), ABOVE)
+    gap = _difference_of_groups(run, rows, right, mode)
     if mode == "paper":
         return gap
     ends = (float(run.layer_of(dataset)["adds_gain" + end]) for end in ("", "_low", "_high"))
     return both(gap, from_estimate(Estimate(*ends, n=0), ABOVE))
 
 
+@_claim(GROUPS, "q-popular", "Q samples ask about more popular subjects (powers of ten)")
 def _popularity(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     rows = run.samples(dataset, mode)
     ids = rows["id"].tolist()  # one by one, texts of a column take long
@@ -125,9 +152,14 @@ def _popularity(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     logs = np.log10(np.where(popularity > 0, popularity, np.nan))
     if mode == "paper" and not np.isfinite(logs).any():
         return None
-    return from_estimate(_difference_of_groups(run, rows, logs, mode), ABOVE)
+    return _difference_of_groups(run, rows, logs, mode)
 
 
+@_claim(
+    EVIDENCE,
+    "patching-flips-q",
+    "another subject’s exact tokens flip the verdict on Q more often than on A (share)",
+)
 def _patching(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     """In strict mode the gap must also exceed that of a patch of as many other tokens."""
     rows = run.evidence_at("patching", dataset)
@@ -146,6 +178,7 @@ def _patching(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     return both(flips, from_estimate(beyond, ABOVE))
 
 
+@_claim(EVIDENCE, "answer-only-moves-q", "leaving the question out lowers Q more than A")
 def _answer_only(run: ClaimInputs, dataset: str, mode: Mode) -> Measured:
     """From answer_only.csv; without it from strict.csv, which compares all samples."""
     rows = run.evidence_at("answer_only", dataset)
@@ -157,6 +190,7 @@ def _answer_only(run: ClaimInputs, dataset: str, mode: Mode) -> Measured:
     return from_estimate(gap, BELOW)
 
 
+@_claim(EVIDENCE, "q-abstains-less", "the model abstains less often on Q than on A (share)")
 def _abstention(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     rows = run.evidence_at("boundary", dataset)
     if rows.empty or "abstention" not in set(rows["measure"]):
@@ -166,6 +200,7 @@ def _abstention(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     return from_estimate(gap, BELOW)
 
 
+@_claim(EVIDENCE, "state-knows-pathway", "the clean state tells Q from A (AUROC)")
 def _awareness(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     """In strict mode the state must also beat logit, margin, popularity and length."""
     rows = run.evidence_at("awareness", dataset)
@@ -188,6 +223,12 @@ def _awareness(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     return both(state, from_estimate(gain, ABOVE))
 
 
+@_claim(
+    FLOW,
+    "saliency-two-humps",
+    "the saliency of the exact question tokens has two humps (BIC, one less two)",
+    about_groups=False,
+)
 def _saliency(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     """Paper mode asks about all answers, strict mode about right and about wrong ones.
 
@@ -210,6 +251,12 @@ def _saliency(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     return Measured(value=bic, p_holds=p / 2, p_fails=1.0, otherwise="not shown")
 
 
+@_claim(
+    FLOW,
+    "heads-carry",
+    "cutting the strongest heads alone (one; four, ranked elsewhere) lowers ΔP",
+    about_groups=False,
+)
 def _heads(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     """Paper mode takes the strongest head and its number from the same questions.
 
@@ -232,6 +279,12 @@ def _window_blocks(run: ClaimInputs, dataset: str) -> str:
     return next((str(name) for name in blocks if str(name).startswith("window:")), "")
 
 
+def _window_statement(run: ClaimInputs, dataset: str) -> str:
+    width = _window_blocks(run, dataset).removeprefix("window:")
+    return f"cutting only the {width} blocks up to the layer lowers Q more than A"
+
+
+@_claim(FLOW, "window-moves-q", _window_statement)
 def _windows(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     """Whether the blocks just below the layer do what all blocks up to it do."""
     blocks = _window_blocks(run, dataset)
@@ -239,69 +292,3 @@ def _windows(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
         return None
     table = run.evidence_at("windows", dataset)
     return from_estimate(gap_of(table, DELTA_P, layers=blocks, mode=mode), BELOW)
-
-
-def _window_statement(run: ClaimInputs, dataset: str) -> str:
-    width = _window_blocks(run, dataset).removeprefix("window:")
-    return f"cutting only the {width} blocks up to the layer lowers Q more than A"
-
-
-FIRST = (
-    Claim(
-        name="two-pathways",
-        statement="samples fall into two pathways (gap of Q and A)",
-        measure=_two_pathways,
-        source="figure",
-        primary=True,
-    ),
-)
-GROUPS = (
-    Claim(
-        name="q-knows",
-        statement="Q samples are answered right more often than A samples (share)",
-        measure=_accuracy,
-    ),
-    Claim(
-        name="q-popular",
-        statement="Q samples ask about more popular subjects (powers of ten)",
-        measure=_popularity,
-    ),
-)
-EVIDENCE = (
-    Claim(
-        name="patching-flips-q",
-        statement="another subject’s exact tokens flip the verdict on Q more often than on A "
-        "(share)",
-        measure=_patching,
-    ),
-    Claim(
-        name="answer-only-moves-q",
-        statement="leaving the question out lowers Q more than A",
-        measure=_answer_only,
-    ),
-    Claim(
-        name="q-abstains-less",
-        statement="the model abstains less often on Q than on A (share)",
-        measure=_abstention,
-    ),
-    Claim(
-        name="state-knows-pathway",
-        statement="the clean state tells Q from A (AUROC)",
-        measure=_awareness,
-    ),
-)
-FLOW = (
-    Claim(
-        name="saliency-two-humps",
-        statement="the saliency of the exact question tokens has two humps (BIC, one less two)",
-        measure=_saliency,
-        about_groups=False,
-    ),
-    Claim(
-        name="heads-carry",
-        statement="cutting the strongest heads alone (one; four, ranked elsewhere) lowers ΔP",
-        measure=_heads,
-        about_groups=False,
-    ),
-    Claim(name="window-moves-q", statement=_window_statement, measure=_windows),
-)

@@ -17,7 +17,7 @@ from anchorscope.stats.intervals import ALPHA, Z, percentile_interval
 Decision = Literal["holds", "fails", "undecided", "not shown", "not measured"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Region:
     """The values for which a claim holds, both ends included."""
 
@@ -89,7 +89,7 @@ def _measured(value: float, low: float, high: float, error: float, region: Regio
     return Measured(value=value, low=low, high=high, p_holds=p_holds, p_fails=p_fails)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Claim:
     """A claim: how it is worded, and what measures it."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -90,11 +89,12 @@ class ClaimInputs:
     @cached_property
     def _rows(self) -> dict[Any, pd.DataFrame]:
         """The rows of each dataset and mode: found once, as there are many of them."""
-        found: dict[Any, pd.DataFrame] = defaultdict(lambda: self.pathways.iloc[:0])
-        found.update(iter(self.pathways.groupby(["dataset", "mode"], sort=False)))
-        return {(d, mode): found[d, mode] for d in self.titles for mode in MODES}
+        found = dict(iter(self.pathways.groupby(["dataset", "mode"], sort=False)))
+        none = self.pathways.iloc[:0]
+        return {(d, mode): found.get((d, mode), none) for d in self.titles for mode in MODES}
 
     def _curves(self, dataset: str, mode: Mode) -> Curves:
+        """The mean effects by layer, and of each resample; NaN where a group has too few."""
         rows = self._rows[dataset, mode]
         table = rows[["id", "layer", "logit_clean", "logit_knockout"]].assign(
             **{which: rows["pathway"] == which for which in ("Q", "A")}
@@ -102,13 +102,14 @@ class ClaimInputs:
         wide = table.pivot(index="id", columns="layer")  # an error for a question twice at a layer
         clean, knockout = (wide[f"logit_{name}"].to_numpy() for name in ("clean", "knockout"))
         effect = np.nan_to_num(delta_p(clean, knockout, delta=self.unit))
-        entity = self.entities(wide.index.tolist())
         member = [(wide[which] == True).to_numpy() for which in ("Q", "A")]  # noqa: E712
         columns = np.hstack([*member, *(effect * part for part in member)])
+        entity = self.entities(wide.index.tolist())
         drawn = drawn_sums(columns, seed=self.seed, resamples=self.resamples, entity=entity)
-        q, a = _means(columns.sum(axis=0)[None])
-        drawn_q, drawn_a = _means(drawn)
-        return Curves(q=q[0], a=a[0], drawn_q=drawn_q, drawn_a=drawn_a)
+        counts, totals = np.split(np.vstack([columns.sum(axis=0), drawn]), 2, axis=1)
+        means = np.where(counts >= FEWEST, totals / np.maximum(counts, 1), np.nan)
+        q, a = np.split(means, 2, axis=1)
+        return Curves(q=q[0], a=a[0], drawn_q=q[1:], drawn_a=a[1:])
 
 
 def from_tables(
@@ -134,16 +135,3 @@ def from_tables(
         evidence={name: table for name, table in tables.items() if name in EVIDENCE},
         entity=dict(zip(named["id"], named["entity"], strict=True)) if "entity" in named else {},
     )
-
-
-def _means(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean effect of Q and of A by layer, [resample, layer]; NaN where it has too few samples.
-
-    `sums` [resample, 4 × layer] are the numbers of Q and of A, and the sums of their effects.
-    """
-    count_q, count_a, total_q, total_a = np.split(sums, 4, axis=1)
-    q, a = (
-        np.where(count >= FEWEST, total / np.maximum(count, 1), np.nan)
-        for count, total in ((count_q, total_q), (count_a, total_a))
-    )
-    return q, a

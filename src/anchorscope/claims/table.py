@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,63 +37,51 @@ def claims_table(
     its datasets, one mechanism, a kind of question or a continuum gives its number as well, and the
     claim is `not shown`, on whichever side of its bound the number is.
     """
-    rows = _rows(runs, [runs] if compared is None else compared)
-    columns = {mode: _columns([getattr(row, mode) for row in rows], rows) for mode in MODES}
-    without = {
-        (run.model, name)
-        for run in runs
-        for name in run.titles
-        if run.finding_of(name)["finding"] != "two-pathways"
-    }
-    for place, row in enumerate(rows):
-        measured = columns["strict"]["decision"][place] != "not measured"
-        needs_groups = row.claim.about_groups and not row.claim.primary
-        curves = set(itertools.product(row.model.split(", "), row.dataset.split(",")))
-        if needs_groups and measured and without & curves:
-            columns["strict"]["decision"][place] = "not shown"
-    findings = {(run.model, name): run.finding_of(name) for run in runs for name in run.titles}
-    frame = {
-        "claim": [row.claim.name for row in rows],
-        "statement": [row.statement for row in rows],
-        "source": [row.claim.source for row in rows],
-        "model": [row.model for row in rows],
-        "dataset": [row.dataset for row in rows],
-        "finding": [
-            str(findings[row.model, row.dataset]["finding"]) if row.claim.primary else ""
-            for row in rows
-        ],
-    }
-    for mode in MODES:
-        frame |= {f"{mode}_{name}": values for name, values in columns[mode].items()}
-    return pd.DataFrame(frame, columns=list(table_columns.CLAIMS))
-
-
-def _rows(runs: Sequence[ClaimInputs], compared: Sequence[Sequence[ClaimInputs]]) -> list[ClaimRow]:
-    """All claims in the order of claims.csv: family by family, each for all runs."""
     rows = [row for family in (FIRST, CURVES) for run in runs for row in decided(run, family)]
     rows += [row for run in runs for row in dataset_claims(run)]
     for family in (GROUPS, EVIDENCE, FLOW):
         rows += [row for run in runs for row in decided(run, family)]
     rows += [row for run in runs for row in decided(run, reading_claims(run))]
-    return rows + [row for group in compared for row in model_claims(group)]
+    rows += [row for group in compared or [runs] for row in model_claims(group)]
+    finding = {
+        (r.model, name): str(r.finding_of(name)["finding"]) for r in runs for name in r.titles
+    }
+    records: list[dict[str, Any]] = [
+        {
+            "claim": row.claim.name,
+            "statement": row.statement,
+            "source": row.claim.source,
+            "model": row.model,
+            "dataset": row.dataset,
+            "finding": finding[row.model, row.dataset] if row.claim.primary else "",
+        }
+        for row in rows
+    ]
+    for mode in MODES:
+        measured = [getattr(row, mode) for row in rows]
+        corrected = _corrected(rows, measured)
+        for record, row, one, p in zip(records, rows, measured, corrected, strict=True):
+            decision = one.decision(p)
+            about_groups = row.claim.about_groups and not row.claim.primary
+            if mode == "strict" and about_groups and decision != "not measured":
+                curves = itertools.product(row.model.split(", "), row.dataset.split(","))
+                if any(finding.get(curve, "two-pathways") != "two-pathways" for curve in curves):
+                    decision = "not shown"
+            values = {"value": one.value, "decision": decision, "low": one.low, "high": one.high}
+            record |= {f"{mode}_{name}": value for name, value in {**values, "p": p}.items()}
+    return pd.DataFrame(records, columns=list(table_columns.CLAIMS))
 
 
-def _columns(readings: Sequence[Measured], rows: Sequence[ClaimRow]) -> dict[str, list]:
-    """Value, ends, corrected p and decision of one mode."""
-    p = np.array([reading.p for reading in readings], dtype=float)
+def _corrected(rows: Sequence[ClaimRow], measured: Sequence[Measured]) -> list[float]:
+    """The p-value of each claim in one mode, by Holm's correction."""
+    p = np.array([one.p for one in measured], dtype=float)
     alone = np.array([not (r.claim.primary or r.claim.shares_number_of) for r in rows], dtype=bool)
     p[alone] = holm(p[alone].tolist())
-    corrected = {(row.claim.name, row.model, row.dataset): p[i] for i, row in enumerate(rows)}
-    for place, (row, reading) in enumerate(zip(rows, readings, strict=True)):
+    by_claim = {(row.claim.name, row.model, row.dataset): p[i] for i, row in enumerate(rows)}
+    for place, (row, one) in enumerate(zip(rows, measured, strict=True)):
         if row.claim.shares_number_of:
-            p[place] = corrected[row.claim.shares_number_of, row.model, row.dataset]
+            p[place] = by_claim[row.claim.shares_number_of, row.model, row.dataset]
         # A claim that is decided elsewhere has one p-value, for holding.
-        if reading.decided_elsewhere is not None:
-            p[place] = reading.p_holds
-    return {
-        "value": [reading.value for reading in readings],
-        "decision": [r.decision(float(each)) for r, each in zip(readings, p, strict=True)],
-        "low": [reading.low for reading in readings],
-        "high": [reading.high for reading in readings],
-        "p": p.tolist(),
-    }
+        if one.decided_elsewhere is not None:
+            p[place] = one.p_holds
+    return p.tolist()

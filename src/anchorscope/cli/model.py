@@ -106,7 +106,7 @@ def models() -> None:
     table = plain_table("name", "model", "size", "licence", "here")
     for weights in WEIGHTS.values():
         here = "yes" if weights.local() else "no"
-        megabytes = f"{weights.place.size / 1e6:.0f} MB"
+        megabytes = f"{weights.size / 1e6:.0f} MB"
         table.add_row(weights.name, weights.title, megabytes, weights.licence, here)
     console = Terminal()
     console.print(table)

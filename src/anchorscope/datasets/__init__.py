@@ -136,34 +136,32 @@ def _drafts(
 
 def _from_list(items: Sequence[object]) -> tuple[Source, list[Draft]]:
     """Check a list of `Question` and find the dataset that they belong to."""
-    if not items:
-        raise UserError("The list of questions is empty. It needs at least one Question.")
-    questions: list[Question] = []
-    for number, item in enumerate(items, 1):
-        if not isinstance(item, Question):
-            raise UserError(
-                f"Item {number} of the list is a {type(item).__name__}, not a Question."
-            )
-        if not item.id or not item.dataset or not item.text.strip() or not item.answers:
+    questions = [item for item in items if isinstance(item, Question)]
+    if len(questions) < len(items) or not items:
+        kinds = ", ".join(sorted({type(item).__name__ for item in items})) or "nothing"
+        raise UserError(
+            f"The list holds {kinds}. It needs at least one Question, and nothing else."
+        )
+    for number, one in enumerate(questions, 1):
+        if not one.id or not one.dataset or not one.text.strip() or not one.answers:
             raise UserError(
                 f"Question {number} of the list needs an id, a dataset, a text and answers."
             )
-        for subject in item.subjects:
-            if not subject or subject not in item.text:
-                raise UserError(
-                    f"Question {number} of the list has the subject '{subject}', which does not "
-                    "stand in its text. A subject is an exact part of the text."
-                )
-        questions.append(item)
+        if not all(subject and subject in one.text for subject in one.subjects):
+            given = ", ".join(map(repr, one.subjects))
+            raise UserError(
+                f"Question {number} of the list has the subjects {given}. Each has to be an exact "
+                "part of its text."
+            )
     names = sorted({question.dataset for question in questions})
     if len(names) > 1:
         raise UserError(
             f"The list has questions of {len(names)} datasets: {', '.join(names)}. "
             "Load each dataset by itself."
         )
-    for id, count in Counter(question.id for question in questions).items():
-        if count > 1:
-            raise UserError(f"Two questions of the list have the same id '{id}'.")
+    id, count = Counter(question.id for question in questions).most_common(1)[0]
+    if count > 1:
+        raise UserError(f"{count} questions of the list have the same id '{id}'.")
     source = DATASETS.get(names[0]) or Source(name=names[0], title=names[0])
     return source, [Draft(question) for question in questions]
 

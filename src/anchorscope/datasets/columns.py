@@ -18,14 +18,13 @@ from anchorscope.datasets.text import digest, normalised, one_line
 from anchorscope.errors import UserError
 from anchorscope.records import Question
 
-NEEDED = "question, answers"
-OPTIONAL = "id, subject, relation, popularity, entity, split, ambiguous"
-SPLITS = {"validation": "dev", "valid": "dev", "val": "dev"}  # one name for the same split
 NAMED = (
     "question", "answers", "answer", "id", "subject", "relation", "popularity", "entity", "split",
     "ambiguous",
 )  # fmt: skip
-HOW = "Write --columns question=COLUMN,answers=COLUMN, and where you like " + ", ".join(NAMED[3:])
+OPTIONAL = ", ".join(NAMED[3:])
+HOW = f"Write --columns question=COLUMN,answers=COLUMN, and where you like {OPTIONAL}."
+SPLITS = {"validation": "dev", "valid": "dev", "val": "dev"}  # one name for the same split
 MOST_NAMED = 20  # bad rows in an error
 _SURROGATE = re.compile("[\ud800-\udfff]")  # half a character
 
@@ -39,14 +38,14 @@ class Columns(NamedTuple):
         """Rename the row's columns to ours."""
         return {ours: part_of(row, path) for ours, path in self.theirs.items()}
 
+    def check(self, present: Mapping[str, object], where: str) -> None:
+        """Raise a UserError where a named column is missing."""
+        _check_missing([c for c in self.needed if c not in present], present, where, HOW)
+
     @property
     def needed(self) -> tuple[str, ...]:
         """The dataset's own columns that are read, each once."""
         return tuple(dict.fromkeys(path.split(".")[0] for path in self.theirs.values()))
-
-    def check(self, present: Mapping[str, object], where: str) -> None:
-        """Raise a UserError where a named column is missing."""
-        _check_missing([c for c in self.needed if c not in present], present, where, f"{HOW}.")
 
 
 def read_columns(text: str | None) -> Columns | None:
@@ -57,9 +56,9 @@ def read_columns(text: str | None) -> Columns | None:
     named = {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
     wrong = [ours for ours, theirs in named.items() if ours not in NAMED or not theirs]
     if wrong or len(named) < len(pairs):
-        raise UserError(f"--columns is '{text}': {wrong or 'a name is there twice'}. {HOW}.")
+        raise UserError(f"--columns is '{text}': {wrong or 'a name is there twice'}. {HOW}")
     if "question" not in named or not {"answers", "answer"} & named.keys():
-        raise UserError(f"--columns is '{text}', without question or answers. {HOW}.")
+        raise UserError(f"--columns is '{text}', without question or answers. {HOW}")
     return Columns(named)
 
 
@@ -77,7 +76,7 @@ def check_columns(rows: Sequence[Row], where: str) -> None:
     present = dict.fromkeys(str(column) for row in rows for column in row)
     missing = [] if "question" in present else ["question"]
     missing += [] if {"answers", "answer"} & present.keys() else ["answers"]
-    _check_missing(missing, present, where, f"Needed: {NEEDED}; optional: {OPTIONAL}.")
+    _check_missing(missing, present, where, f"Needed: question, answers; optional: {OPTIONAL}.")
 
 
 def _check_missing(
@@ -122,29 +121,21 @@ def drafts(
         except ValueError as error:
             bad.append(f"Row {number} of {where}{error}")
             made.append(None)
+    skip = "--skip-bad-rows (in Python skip_bad_rows=True) leaves"
+    if len(bad) == 1 and not skip_bad_rows:
+        raise UserError(f"{bad[0]} Or {skip} it out.")
     if bad and not skip_bad_rows:
-        raise _bad_rows(bad, len(rows), where)
+        lines = [f"{len(bad)} of {len(rows)} rows of {where} cannot be used:", *bad[:MOST_NAMED]]
+        lines += [f"and {len(bad) - MOST_NAMED} more"] if len(bad) > MOST_NAMED else []
+        raise UserError("\n  ".join(lines) + f"\n{skip} them out.")
     good = [draft for draft in made if draft is not None]
-    named = sum(
-        not isinstance(r, str) and bool(r.get("subject") or r.get("subjects")) for r in rows
-    )
+    named = [r for r in rows if not isinstance(r, str) and (r.get("subject") or r.get("subjects"))]
     if named and good and not any(draft.question.subjects for draft in good):
         raise UserError(
-            f"None of the {named} subjects of {where} stands in its question. A subject is the "
-            "part of the question that names what is asked about, as written there."
+            f"None of the {len(named)} subjects of {where} stands in its question. A subject is "
+            "the part of the question that names what is asked about, as written there."
         )
     return made
-
-
-def _bad_rows(bad: Sequence[str], rows: int, where: str) -> UserError:
-    skip = "--skip-bad-rows (in Python skip_bad_rows=True) leaves"
-    if len(bad) == 1:
-        return UserError(f"{bad[0]} Or {skip} it out.")
-    more = f"\n  and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
-    lines = "".join(f"\n  {one}" for one in bad[:MOST_NAMED])
-    return UserError(
-        f"{len(bad)} of {rows} rows of {where} cannot be used:{lines}{more}\n{skip} them out."
-    )
 
 
 def _draft(row: Row, dataset: str, split: str, id: str) -> Draft:
@@ -173,7 +164,7 @@ def _draft(row: Row, dataset: str, split: str, id: str) -> Draft:
         entity=normalised(_text(row.get("entity"), "entity") or (named[0] if named else text)),
     )
     ambiguous = row.get("ambiguous")
-    flag = str(ambiguous).lower() if isinstance(ambiguous, bool) else _text(ambiguous, "ambiguous")
+    flag = str(ambiguous) if isinstance(ambiguous, bool) else _text(ambiguous, "ambiguous")
     if flag.lower() not in ("", "0", "1", "true", "false", "0.0", "1.0"):
         raise _wrong("ambiguous", "true or false", ambiguous)
     return Draft(question, flag.lower() in ("1", "true", "1.0"))

@@ -48,11 +48,10 @@ def from_file(
         rows = [row if isinstance(row, str) else columns.normal(row) for row in rows]
         present = columns.normal(present)
     source = recognise(path, present, sources)
-    normal = [row if isinstance(row, str) else source.normal(row) for row in rows]
+    rows = [row if isinstance(row, str) else source.normal(row) for row in rows]
     if present:
-        check_columns([row for row in normal if not isinstance(row, str)], path.name)
-    made = drafts(normal, source.name, _split(path), path.name, skip_bad_rows=skip_bad_rows)
-    return source, made
+        check_columns([row for row in rows if not isinstance(row, str)], path.name)
+    return source, drafts(rows, source.name, _split(path), path.name, skip_bad_rows=skip_bad_rows)
 
 
 def recognise(path: Path, row: Row, sources: Iterable[Source]) -> Source:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from anchorscope.datasets.columns import Columns, drafts
+from anchorscope.datasets.columns import Columns, check_columns, drafts
 from anchorscope.datasets.source import Draft, HubPlace, Row, Source
 from anchorscope.errors import UserError
 
@@ -65,12 +65,11 @@ def from_address(
     if not rows:
         raise UserError(f"{text} has no rows in the split {split}. Name another split.")
     where = f"{path}, {split}"
+    name = "-".join([Path(path).name, *([config] if config else [])]).replace(":", "-")
     if columns is not None:
         columns.check(rows[0], where)
         rows = [columns.normal(row) for row in rows]
-    elif "question" not in rows[0] or not {"answers", "answer"} & rows[0].keys():
-        Columns({"question": "question", "answers": "answers"}).check(rows[0], where)
-    name = "-".join([Path(path).name, *([config] if config else [])]).replace(":", "-")
+    check_columns(rows, where)
     made = drafts(rows, name, split, where, skip_bad_rows=skip_bad_rows)
     return Source(name=name, title=name), made
 

@@ -19,9 +19,9 @@ import torch
 from anchorscope.answers.generate import Answerer
 from anchorscope.detect.prompts import Bound, Example, bind_prompts
 from anchorscope.detect.read_answers import Task, read_answers
-from anchorscope.engine.batches import in_batches
+from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import Sampling
-from anchorscope.evidence.shards import Shards, budget_of, evidence_name
+from anchorscope.evidence.shards import Shards, evidence_name
 from anchorscope.models import Model
 from anchorscope.progress import Progress
 from anchorscope.records import Answer, Sample
@@ -74,7 +74,7 @@ def _drawn(
     """A row per question and drawn answer, in the order of the questions."""
     if not questions:
         return []
-    lease, prefix, budget = shards.lease, shards.prefix(dataset), budget_of(shards.lease)
+    lease, prefix, budget = shards.lease, shards.prefix(dataset), Budget.of(shards.lease.model)
 
     def own(sample: Sample) -> int:
         return max(len(sample.prompt_ids) - len(prefix), samples)

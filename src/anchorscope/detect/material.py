@@ -265,7 +265,7 @@ def surfaces_of(run: RunView, material: Material) -> Material | None:
             )
             for n, (id, tokens) in zip(numbers, own.items(), strict=True)
         )
-        bank = StateBank(run.path, list(own)).renamed({"clean": f"surface-{surface}"})
+        bank = StateBank(run.path, list(own), {"clean": f"surface-{surface}"})
         rows = np.arange(len(texts))
         parts.append(
             replace(material, texts=texts, z=material.z[numbers], bank=bank, rows=rows, memo={})

@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from anchorscope.engine.kv_cache import KVCache
-from anchorscope.engine.layout import NAME, Layout, Rule, UnsupportedModel, require_rule
+from anchorscope.engine.layout import NAME, Layout, UnsupportedModel, require_rule
 
 _WHERE = "_attn_implementation_internal"
 # Shown every block's attention weights [row, head, query, key] before they meet the values.
@@ -94,13 +94,9 @@ def attend(
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
-    alibi: Callable[[int], Tensor] | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The values [1, token, head, head width]; the weights [row, head, query, key] if wanted.
-
-    `alibi` gives what is added to the scores by the key's position, [head, position], of so many.
-    """
+    """The values [1, token, head, head width]; the weights [row, head, query, key] if wanted."""
     now = CURRENT.get()
     strange = [k for k, v in others.items() if v is not None and k not in _HARMLESS]
     if now is None or strange:
@@ -115,11 +111,9 @@ def attend(
         key, value = (now.slots.keys(block, donor, packed) for packed in (key, value))
     rule = require_rule(attention_mask, module)
     bias = layout.bias(block, rule, query.dtype).to(query.device)
-    if alibi is not None:
-        bias = bias + layout.by_key(alibi(layout.keys))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     kept = layout.kept(block, query.dtype)
-    plain = all(option is None for option in (now.watch, kept, softcap, s_aux, alibi))
+    plain = all(option is None for option in (now.watch, kept, softcap, s_aux))
     if plain and memory.segmented and value.shape[-1] == key.shape[-1]:
         from anchorscope.engine.kernels import attend_segments  # needs Triton
 
@@ -189,141 +183,3 @@ def attention_named(lm: nn.Module, name: str) -> Iterator[None]:
             setattr(config, _WHERE, before)
         for module, flag in training:
             module.training = flag
-
-
-# --- Attention in a method `_attn`: GPT-J, CodeGen, GPT-Neo and the like ---
-
-
-# By class: what scores are multiplied with before the softmax.
-_SCALES: dict[str, Callable[[Any], float]] = {
-    "GPTJAttention": lambda module: 1 / float(module.scale_attn),
-    "CodeGenAttention": lambda module: 1 / float(module.scale_attn),
-    "GPTNeoSelfAttention": lambda module: 1.0,
-    "GPTNeoXJapaneseAttention": lambda module: 1 / float(module.norm_factor),
-}
-
-
-def _method(module: nn.Module) -> Any:
-    """Our attention in the shape of a module's own `_attn`."""
-    scaling = _SCALES[type(module).__name__](module)
-
-    def attn(query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None) -> Any:
-        rule = _local(module, require_rule(attention_mask, module))
-        out, weights = attend(module, query, key, value, rule, scaling=scaling)
-        return out.transpose(1, 2), weights
-
-    return attn
-
-
-def _local(module: Any, rule: Rule) -> Rule:
-    """The rule combined with the table of a layer that looks back only so far, if it has one."""
-    table = getattr(module, "bias", None)
-    if not isinstance(table, Tensor) or table.dim() != 4:
-        return rule
-
-    def both(batch: Any, head: Any, query: Tensor, key: Tensor) -> Tensor:
-        return rule.function(batch, head, query, key) & table[0, 0].bool()[query, key]
-
-    return Rule(both)
-
-
-# --- Attention written out in the forward pass of its module: Bloom, MPT, Falcon ---
-
-# Their projections run as they are; only what is between them is ours. Bloom and MPT tell positions
-# by a bias on the scores that falls with the distance (ALiBi). It is the same for every query but
-# for a constant, which the softmax takes away, so a table by the key's position is enough.
-
-
-def _bloom(module: Any) -> Callable[..., Any]:
-    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
-
-    def forward(
-        hidden_states: Tensor, residual: Tensor, *, attention_mask: Any, **others: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        query, key, value = module._reshape(module.query_key_value(hidden_states))
-
-        def alibi(length: int) -> Tensor:
-            there = torch.ones(1, length, dtype=torch.long, device=hidden_states.device)
-            return build_alibi_tensor(there, module.num_heads, hidden_states.dtype)[:, 0]
-
-        scale = module.inv_norm_factor
-        out, weights = attend(module, query, key, value, attention_mask, scaling=scale, alibi=alibi)
-        return residual + module.dense(out.flatten(2)), weights
-
-    return forward
-
-
-def _mpt(module: Any) -> Callable[..., Any]:
-    from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
-
-    def forward(
-        hidden_states: Tensor, *, attention_mask: Any, **others: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        mixed = module.Wqkv(hidden_states)
-        if module.clip_qkv:
-            mixed = mixed.clamp(min=-module.clip_qkv, max=module.clip_qkv)
-        heads = (-1, module.head_dim)
-        query, key, value = (p.unflatten(-1, heads).transpose(1, 2) for p in mixed.chunk(3, dim=2))
-
-        def alibi(length: int) -> Tensor:
-            table = build_mpt_alibi_tensor(module.n_heads, length, device=hidden_states.device)
-            return table[:, 0]
-
-        scale = module.softmax_scale
-        out, weights = attend(module, query, key, value, attention_mask, scaling=scale, alibi=alibi)
-        return module.out_proj(out.flatten(2)), weights
-
-    return forward
-
-
-def _falcon(module: Any) -> Callable[..., Any]:
-    from transformers.models.falcon.modeling_falcon import apply_rotary_pos_emb
-
-    if module.config.alibi:
-        raise UnsupportedModel(
-            "Falcon with ALiBi adds its bias twice in transformers' eager attention and once in "
-            "its fused one, so there is no stock attention to agree with"
-        )
-
-    def forward(
-        hidden_states: Tensor,
-        *,
-        attention_mask: Any,
-        position_embeddings: tuple[Tensor, Tensor],
-        **others: Any,
-    ) -> tuple[Tensor, Tensor | None]:
-        split = module._split_heads(module.query_key_value(hidden_states))
-        query, key, value = (part.transpose(1, 2) for part in split)
-        query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
-        out, weights = attend(module, query, key, value, attention_mask)
-        return module.dense(out.flatten(2)), weights
-
-    return forward
-
-
-# By class: the name of what is replaced, and what makes ours for a module.
-_OWN: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    **dict.fromkeys(_SCALES, ("_attn", _method)),
-    "BloomAttention": ("forward", _bloom),
-    "MptAttention": ("forward", _mpt),
-    "FalconAttention": ("forward", _falcon),
-}
-
-
-def replace_own_attention(block: nn.Module) -> Callable[[], None]:
-    """Replace the attention of a block that has no name for it; gives what restores it."""
-    before: list[tuple[nn.Module, str, Any]] = []
-    for module in block.modules():
-        if type(module).__name__ in _OWN:
-            name, make = _OWN[type(module).__name__]
-            # accelerate puts a forward of its own there
-            before.append((module, name, module.__dict__.get(name)))
-            setattr(module, name, make(module))
-
-    def restore() -> None:
-        for module, name, own in before:
-            delattr(module, name)
-            if own is not None:
-                setattr(module, name, own)
-
-    return restore

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -189,11 +190,15 @@ def in_batches(
     waiting = sorted(things, key=lambda thing: (length(thing), then(thing)), reverse=True)
     while waiting:
         share = len(waiting) if rows is None else -(-len(waiting) // -(-len(waiting) // rows))
-        count = min(_fitting(waiting, length, budget.tokens), share)
-        batch = waiting[: -count - 1 : -1]
-        total = sum(length(thing) for thing in batch)
+        count = total = 0
+        for thing in islice(reversed(waiting), share):
+            tokens = length(thing)
+            if count and total + tokens > budget.tokens:
+                break
+            count, total = count + 1, total + tokens
+        batch, made = waiting[: -count - 1 : -1], []
         try:
-            made = [work(batch)]
+            made.append(work(batch))
         except PackTooLong as error:
             if count == 1 or total <= error.tokens:
                 raise
@@ -207,7 +212,6 @@ def in_batches(
                     "Memory ran out with a single question. "
                     "Choose another --device, a smaller --dtype or a smaller model."
                 ) from None
-            made = []
         if not made:
             # Here the error is gone, and with its traceback the tensors of the batch that failed.
             HALVED.append(total)
@@ -233,14 +237,3 @@ def _release_memory() -> None:
         torch.cuda.empty_cache()
     if torch.backends.mps.is_available():
         torch.mps.empty_cache()
-
-
-def _fitting(waiting: list[T], length: Callable[[T], int], tokens: int) -> int:
-    """Count the items at the end of the list that fit in one batch; at least one."""
-    count, total = 0, 0
-    for thing in reversed(waiting):
-        total += length(thing)
-        if count and total > tokens:
-            break
-        count += 1
-    return count

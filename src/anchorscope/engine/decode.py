@@ -1,8 +1,8 @@
 """Decoding from top to bottom: the shared prefix, the prompts' trunk, then token after token.
 
 The tokens that begin every prompt are read once a run (`Prefix`), the rest of each prompt once a
-batch (`Trunk`). From there `write_answers` feeds the likeliest token of every row until all rows
-have ended, and keeps the state of each token as it is fed; `write_samples` draws tokens instead.
+batch (`Trunk`). From there `write_answers` feeds the likeliest token of every row, or a drawn one,
+until all rows have ended, and keeps the state of each token as it is fed.
 """
 
 from __future__ import annotations
@@ -171,10 +171,10 @@ class DecodedAnswer:
 
 @dataclass(frozen=True)
 class DecodedBatch:
-    """A batch of greedy answers, the states of all layers at their tokens, and their trunk."""
+    """A batch of answers, the states of all layers at their tokens, and their trunk."""
 
     answers: tuple[DecodedAnswer, ...]
-    states: Tensor  # [row, token, layer, width], on the model's device
+    states: Tensor  # [row, token, layer, width], on the model's device; drawn answers: none
     trunk: Trunk
     extra: Tensor | None  # [row, layer, width] at the extra position of the prompts, if given
 
@@ -202,69 +202,33 @@ def write_answers(
     *,
     stop_ids: Tensor,
     limit: int,
+    sampling: Sampling | None = None,
     extra_position: Sequence[int] | None = None,
     on_token: OnToken | None = None,
 ) -> DecodedBatch:
-    """Each prompt's greedy answer up to a stop token (left out) or the limit.
+    """Write token after token until every row has met a stop token (left out) or the limit.
 
-    `extra_position` is one more position of each prompt whose states are kept. `on_token` is called
-    with each step of the answers.
+    With `sampling` several answers are drawn to each prompt, which is read once for all of them:
+    its rows follow one another. Else each has its greedy answer, and the state of each token is
+    kept. `extra_position` is one more position of each prompt whose states are kept. `on_token` is
+    called with each step of the answers; drawn ones are not fed their last token allowed.
     """
-    model = lease.model
+    model, device = lease.model, lease.model.device
     grown = grow_trunk(lease, prefix, prompts, room=limit, head=True, extra_position=extra_position)
-    shape = len(prompts), limit, model.blocks, model.parts.width
-    states = torch.empty(shape, dtype=model.dtype, device=model.device)
-    answers = _decode(lease, grown, stop_ids, limit, states=states, on_token=on_token)
-    return DecodedBatch(answers, states, grown.trunk, grown.last.extra)
-
-
-def write_samples(
-    lease: Lease,
-    prefix: Prefix,
-    prompts: Sequence[Sequence[int]],
-    *,
-    stop_ids: Tensor,
-    limit: int,
-    sampling: Sampling,
-    on_token: OnToken | None = None,
-) -> list[tuple[DecodedAnswer, ...]]:
-    """Several drawn answers to each prompt, which is read once for all of them.
-
-    `on_token` is called with each step but the last one allowed, whose tokens are not fed.
-    """
-    each = sampling.uniforms.shape[1]
-    grown = grow_trunk(lease, prefix, prompts, room=limit, head=True)
-    index = torch.arange(len(prompts), device=lease.model.device).repeat_interleave(each)
-    answers = _decode(
-        lease, grown, stop_ids, limit, copies=index, sampling=sampling, on_token=on_token
-    )
-    return [answers[start : start + each] for start in range(0, len(answers), each)]
-
-
-def _decode(
-    lease: Lease,
-    grown: GrownTrunk,
-    stop_ids: Tensor,
-    limit: int,
-    *,
-    copies: Tensor | None = None,
-    sampling: Sampling | None = None,
-    states: Tensor | None = None,
-    on_token: OnToken | None = None,
-) -> tuple[DecodedAnswer, ...]:
-    """Write token after token until every row has ended; the answers in the order of the rows.
-
-    `copies` are the prompt of each row, where they are not the prompts themselves. `states` [row,
-    token, layer, width] gets the state of each token; without it the last token is not fed.
-    """
-    choose, memory, logits, at = likeliest, grown.memory, grown.last.logits, grown.trunk.at
-    assert logits is not None
+    memory, logits, at = grown.memory, grown.last.logits, grown.trunk.at
+    choose = likeliest
     if lease.fused:
         from anchorscope.engine.kernels import likeliest as choose  # needs Triton
-    if copies is not None:
+    if sampling is not None:
+        assert logits is not None
+        copies = torch.arange(len(prompts), device=device)
+        copies = copies.repeat_interleave(sampling.uniforms.shape[1])
         memory.keep(copies)
         logits, at = logits[copies], at[copies]
-    count, device = len(at), at.device
+    count, fed = len(at), limit if sampling is None else 0
+    states = torch.empty(
+        count, fed, model.blocks, model.parts.width, dtype=model.dtype, device=device
+    )
     tokens = torch.zeros(count, limit, dtype=torch.long, device=device)
     log_probs, entropies = torch.zeros(2, count, limit, device=device)
     length = torch.full((count,), -1, device=device)  # -1: still being written
@@ -291,34 +255,27 @@ def _decode(
             memory.keep(going)
             rows, at, next_at, chosen = rows[going], at[going], next_at[going], chosen[going]
         last = step + 1 == limit  # which is fed for its state alone, without the head
-        if not rows.numel() or (last and states is None):
+        if not rows.numel() or (last and sampling is not None):
             break
         at = torch.cat([at, next_at[:, None]], dim=1)
-        layout = Layout(
-            next_at[:, None], at, prefix_length=len(grown.trunk.prefix), sizes=[1] * len(rows)
-        )
+        sizes = [1] * len(rows)
+        layout = Layout(next_at[:, None], at, prefix_length=len(prefix), sizes=sizes)
         next_at = next_at + 1
         read = lease.run(chosen[:, None], layout, memory, head=not last)
         logits = read.logits
-        if states is not None:
+        if sampling is None:
             states[rows, step] = read.states
         if on_token is not None:
             open = (length[rows] < 0).nonzero()[:, 0]
-            fed = tuple(rows[open].tolist()), tuple(chosen[open].tolist())
-            on_token(Step(step, *fed, read.states[open]))
+            numbers, ids = tuple(rows[open].tolist()), tuple(chosen[open].tolist())
+            on_token(Step(step, numbers, ids, read.states[open]))
     written = torch.where(length < 0, limit, length).tolist()
-    finished = (length >= 0).tolist()
-    parts = zip(tokens.tolist(), log_probs.tolist(), entropies.tolist(), strict=True)
-    return tuple(
-        DecodedAnswer(
-            token_ids=tuple(ids[:n]),
-            log_probs=tuple(own[:n]),
-            entropies=tuple(entropy[:n]),
-            first_entropy=entropy[0],
-            finished=done,
-        )
-        for (ids, own, entropy), n, done in zip(parts, written, finished, strict=True)
+    parts = zip(tokens.tolist(), log_probs.tolist(), entropies.tolist(), written, strict=True)
+    answers = tuple(
+        DecodedAnswer(tuple(ids[:n]), tuple(own[:n]), tuple(spread[:n]), spread[0], done)
+        for (ids, own, spread, n), done in zip(parts, (length >= 0).tolist(), strict=True)
     )
+    return DecodedBatch(answers, states, grown.trunk, grown.last.extra)
 
 
 _FAR = -1e4  # the exponential of anything below is 0

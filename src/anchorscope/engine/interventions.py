@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -33,16 +33,15 @@ class Intervention:
     retest: bool = False  # read behind other worked examples, in another wording of the prompt
 
     def __post_init__(self) -> None:
-        if self.boost is not None and not math.isfinite(self.boost):
-            raise UserError(
-                f"boost is {self.boost}. Accepted: a finite number; a knockout has none."
-            )
-        if self.boost is not None and self.where == "post":
-            raise UserError("A boost is added to scores before the softmax. Give where='pre'.")
-        if self.keys not in KEYS:
-            raise unknown("keys", self.keys, KEYS)
-        if self.where not in get_args(Where):
-            raise unknown("where", self.where, get_args(Where))
+        boost = self.boost
+        if boost is not None and (not math.isfinite(boost) or self.where == "post"):
+            raise UserError("A boost is a finite number, added to scores before the softmax.")
+        for name, value, accepted in (
+            ("keys", self.keys, KEYS),
+            ("where", self.where, get_args(Where)),
+        ):
+            if value not in accepted:
+                raise unknown(name, value, accepted)
         window_of(self.layers)
 
     @property
@@ -136,12 +135,11 @@ def retest_positions(sample: Sample, prompt: Any) -> TokenPositions:
     `prompt` has `prompt_ids`, and the positions `question_tokens`, `exact_question` and
     `content_tokens` among them.
     """
-    moved = len(prompt.prompt_ids) - len(sample.prompt_ids)
-    own = positions_of(sample)
-    return replace(
-        own,
+    own, moved = positions_of(sample), len(prompt.prompt_ids) - len(sample.prompt_ids)
+    return TokenPositions(
+        id=own.id,
         ids=prompt.prompt_ids + own.ids[own.answer_at :],
-        answer_at=len(prompt.prompt_ids),
+        answer_at=own.answer_at + moved,
         question_tokens=prompt.question_tokens,
         exact_question=prompt.exact_question,
         exact_answer=tuple(position + moved for position in own.exact_answer),
@@ -151,12 +149,11 @@ def retest_positions(sample: Sample, prompt: Any) -> TokenPositions:
 
 def positions_of(sample: Sample) -> TokenPositions:
     """The positions of a sample that interventions refer to."""
-    written = len(sample.prompt_ids)
-    last = sample.exact_answer[-1] - written
+    whole = sample.prompt_ids + sample.answer.token_ids
     return TokenPositions(
         id=sample.id,
-        ids=sample.prompt_ids + sample.answer.token_ids[: last + 1],
-        answer_at=written,
+        ids=whole[: sample.exact_answer[-1] + 1],
+        answer_at=len(sample.prompt_ids),
         question_tokens=sample.question_tokens,
         exact_question=sample.exact_question,
         exact_answer=sample.exact_answer,

@@ -48,11 +48,11 @@ class GrowingCache:
 
     def join(self, block: int, key: Tensor, value: Tensor) -> Pair:
         """All keys and values of a block so far, [row, key head, prefix + length, head width]."""
-        pair = self._grow(block, key, value)
+        key, value = self._grow(block, key, value)
         if not self.segmented or self._prefix is None:
-            return pair
-        keys, values = self._prefix[block]
-        return _behind(keys, pair[0]), _behind(values, pair[1])
+            return key, value
+        front = [part.expand(len(key), -1, -1, -1) for part in self._prefix[block]]
+        return torch.cat([front[0], key], dim=2), torch.cat([front[1], value], dim=2)
 
     def segments(self, block: int, layout: Layout, key: Tensor, value: Tensor) -> Segments:
         """The same for packed keys and values [1, key head, token, head width], left in place."""
@@ -103,13 +103,13 @@ class ForkedCache:
 
     def join(self, block: int, key: Tensor, value: Tensor) -> Pair:
         """The prefix, the trunk's keys and values of each row, then the new ones."""
-        parts: list[list[Tensor]] = [[key], [value]]
-        for part, past in zip(parts, self._trunk[block], strict=True):
-            part.insert(0, _select(past, self._rows))
-        if self._prefix is not None:
-            for part, front in zip(parts, self._prefix[block], strict=True):
-                part.insert(0, front.expand(len(key), -1, -1, -1))
-        return torch.cat(parts[0], dim=2), torch.cat(parts[1], dim=2)
+        joined = []
+        for n, own in enumerate((key, value)):
+            parts = [_select(self._trunk[block][n], self._rows), own]
+            if self._prefix is not None:
+                parts.insert(0, self._prefix[block][n].expand(len(own), -1, -1, -1))
+            joined.append(torch.cat(parts, dim=2))
+        return joined[0], joined[1]
 
     def segments(self, block: int, layout: Layout, key: Tensor, value: Tensor) -> Segments:
         """The same for packed keys and values [1, key head, token, head width], left in place."""
@@ -119,11 +119,6 @@ class ForkedCache:
 
 
 KVCache = GrowingCache | ForkedCache
-
-
-def _behind(front: Tensor, own: Tensor) -> Tensor:
-    """Keys or values [row, key head, position, head width] behind those of the prefix."""
-    return torch.cat([front.expand(len(own), -1, -1, -1), own], dim=2)
 
 
 def _select(pairs: Tensor, rows: Tensor) -> Tensor:

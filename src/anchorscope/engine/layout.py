@@ -32,6 +32,7 @@ from anchorscope.errors import UserError
 
 
 NAME = "anchorscope"
+_OWN_CODE = "its attention is its own code and cannot be replaced by ours"
 
 
 class UnsupportedModel(UserError):
@@ -62,10 +63,11 @@ class Rule:
         """An error: code that takes a rule for a tensor computes its attention by itself."""
         if name.startswith("__"):
             raise AttributeError(name)
-        raise UnsupportedModel("its attention is its own code and cannot be replaced by ours")
+        raise UnsupportedModel(_OWN_CODE)
 
-    def __radd__(self, other: Any) -> Any:
-        return self.added
+    @classmethod
+    def __torch_function__(cls, *given: Any) -> Any:
+        raise UnsupportedModel(_OWN_CODE)
 
 
 def rule_of(*, mask_function: Callable[..., Tensor], use_vmap: bool = False, **sizes: Any) -> Rule:
@@ -118,7 +120,7 @@ class Stretch(NamedTuple):
 
 def distinct_tokens(rows: Iterable[Stretch]) -> np.ndarray | None:
     """The number of each packed token's states [token]; None where all tokens are distinct."""
-    table = _Numbers()
+    table: dict[Hashable, int] = {}
     numbers = np.array([number for row in rows for number in _numbers(row, table)], dtype=np.int64)
     _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
     if len(first) == len(numbers):
@@ -127,32 +129,27 @@ def distinct_tokens(rows: Iterable[Stretch]) -> np.ndarray | None:
     return np.argsort(np.argsort(first))[inverse]
 
 
-class _Numbers:
-    """A number for each combination of parts, the same when it comes again."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Hashable, int] = {}
-
-    def number(self, *parts: Hashable) -> int:
-        return self._numbers.setdefault(parts, len(self._numbers))
+def _number(table: dict[Hashable, int], *parts: Hashable) -> int:
+    """A number for a combination of parts, the same when it comes again."""
+    return table.setdefault(parts, len(table))
 
 
-def _numbers(row: Stretch, table: _Numbers) -> list[int]:
+def _numbers(row: Stretch, table: dict[Hashable, int]) -> list[int]:
     """Number the tokens of a row.
 
     `whole` is the number of all tokens before the next one, `open` of those that are not cut: a
     token inside the cut sees the former, any other the latter.
     """
-    whole = open = table.number(row.front)
+    whole = open = _number(table, row.front)
     for position, token in enumerate(row.turn, start=row.turn_at):
-        before, whole = whole, table.number(whole, position, token)
+        before, whole = whole, _number(table, whole, position, token)
         if position not in row.cut:
-            open = whole if open == before else table.number(open, whole)
+            open = whole if open == before else _number(table, open, whole)
     numbers = []
     for position, token in zip(row.at, row.ids, strict=True):
         inside = position in row.cut
-        own = table.number(whole if inside else open, position, token)
-        whole = own if inside or whole == open else table.number(whole, own)
+        own = _number(table, whole if inside else open, position, token)
+        whole = own if inside or whole == open else _number(table, whole, own)
         open = open if inside else own
         numbers.append(own)
     return numbers
@@ -174,6 +171,17 @@ class Edges:
     post: Tensor | None = None  # bool [row]: weight set to 0 after the softmax; None is no row
     alike: bool = False  # every block cuts the same edges, so one mask serves them all
     added: Tensor | None = None  # [row]: to their scores, -inf takes them away; None is -inf
+
+    def gone(self, block: int, *, post: bool) -> Tensor:
+        """The edges that change in a block, after the softmax or before it.
+
+        bool [row, 1 or head, query, key].
+        """
+        active = self.blocks[:, block]
+        if self.post is not None:
+            active = active & (self.post if post else ~self.post)
+        gone = (self.blocked & active[:, None, None])[:, None]
+        return gone if self.heads is None else gone & self.heads[:, block, :, None, None]
 
 
 @dataclass(frozen=True)
@@ -211,10 +219,11 @@ class Layout:
             return place
         return place[to_device(np.unique(self.distinct, return_index=True)[1], device)]
 
-    @cached_property
-    def _among(self) -> Tensor | None:
-        """The number of each token among the packed ones, [token]; None where all are packed."""
-        return None if self.distinct is None else to_device(self.distinct, self.query_at.device)
+    def _packed(self, token: Tensor) -> Tensor:
+        """The numbers of tokens among the packed ones, from their numbers among all."""
+        if self.distinct is None:
+            return token
+        return to_device(self.distinct, self.query_at.device)[token]
 
     @property
     def keys(self) -> int:
@@ -234,28 +243,23 @@ class Layout:
         flat = rows.flatten(0, 1)
         return flat[None] if self.full else flat.index_select(0, self.place.to(flat.device))[None]
 
-    def unpack(self, packed: Tensor) -> Tensor:
-        """Packed things [1, token, ...] back in their rows, [row, query, ...].
+    def in_rows(self, packed: Tensor) -> Tensor:
+        """Unpack [1, head, token, head width] into rows [row, head, query, head width].
 
         Padding has what its row's first token has: nothing sees it.
         """
-        flat = packed[0]
+        if self.full and self.query_at.shape[1] == 1:  # a token a row: a step of decoding
+            return packed.transpose(0, 2)
+        flat = packed.transpose(1, 2)[0]
         flat = flat if self.full else flat.index_select(0, self._spread.to(flat.device))
-        return flat.unflatten(0, self.query_at.shape)
+        return flat.unflatten(0, self.query_at.shape).transpose(1, 2)
 
     @cached_property
     def _spread(self) -> Tensor:
         """Which packed token each place in the rows has, [row and query]."""
         there = (self.query_at >= 0).flatten().long()
         # As many tokens come before a row's first one as before the padding in front of it.
-        token = there.cumsum(dim=0) - there
-        return token if self._among is None else self._among[token]
-
-    def in_rows(self, packed: Tensor) -> Tensor:
-        """Unpack [1, head, token, head width] into rows [row, head, query, head width]."""
-        if self.full and self.query_at.shape[1] == 1:  # a token a row: a step of decoding
-            return packed.transpose(0, 2)
-        return self.unpack(packed.transpose(1, 2)).transpose(1, 2)
+        return self._packed(there.cumsum(dim=0) - there)
 
     @cached_property
     def rows(self) -> Tensor:
@@ -283,12 +287,12 @@ class Layout:
 
     def token_back(self, rows: Tensor, back: Tensor) -> Tensor:
         """The index among the packed of the token `back` before the last of each row, [entry]."""
-        token = (self.starts + self.counts - 1)[rows] - back
-        return token if self._among is None else self._among[token]
+        return self._packed((self.starts + self.counts - 1)[rows] - back)
 
     def allowed(self, rule: Rule) -> Tensor:
         """Whether query may attend to key without any intervention, bool [row, query, key]."""
-        key = self._all_keys_at()
+        shared = torch.arange(self.prefix_length, device=self.key_at.device)
+        key = torch.cat([shared.expand(len(self.key_at), -1), self.key_at], dim=1)
         there = key >= 0
         if self.sees_prefix is not None:
             there[:, : self.prefix_length] = self.sees_prefix[:, None]
@@ -297,31 +301,20 @@ class Layout:
         # A padding query sees the padding keys only: a row that sees nothing would be NaN.
         return torch.where(self.query_at[:, :, None] < 0, key[:, None, :] < 0, seen)
 
-    def by_key(self, table: Tensor) -> Tensor:
-        """What a table [head, position] says of every key, [row, head, 1, key]."""
-        at = self._all_keys_at().clamp(min=0).to(table.device)
-        return table[:, at].transpose(0, 1)[:, :, None]
-
-    def _all_keys_at(self) -> Tensor:
-        """The positions of the prefix and of each row's own keys, [row, key], PAD for padding."""
-        shared = torch.arange(self.prefix_length, device=self.key_at.device)
-        return torch.cat([shared.expand(len(self.key_at), -1), self.key_at], dim=1)
-
     def bias(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
         """What is added to the scores of a block, [row, 1 or head, query, key]: 0, -inf, boost."""
-        return self._once(
-            ("bias", rule, self._cut_of(block)), lambda: self._bias(block, rule, dtype)
-        )
 
-    def _bias(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
-        allowed, edges = self.allowed(rule)[:, None], self.edges
-        if edges is None:
-            return _additive(allowed, dtype)
-        gone = _gone(edges, block, None if edges.post is None else ~edges.post)
-        if edges.added is None:
-            return _additive(allowed & ~gone, dtype)
-        added = torch.where(gone, edges.added[:, None, None, None], 0.0).to(dtype)
-        return _additive(allowed, dtype) + added
+        def make() -> Tensor:
+            allowed, edges = self.allowed(rule)[:, None], self.edges
+            added = torch.zeros((), dtype=dtype, device=allowed.device)
+            if edges is not None and edges.added is None:
+                allowed = allowed & ~edges.gone(block, post=False)
+            elif edges is not None and edges.added is not None:
+                boost = edges.added[:, None, None, None]
+                added = torch.where(edges.gone(block, post=False), boost, 0.0).to(dtype)
+            return torch.where(allowed, added, -torch.inf)
+
+        return self._once("bias", block, rule, make)
 
     def open_prefix(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
         """Whether nothing is added to any of a row's scores for the prefix, bool [row]."""
@@ -331,37 +324,21 @@ class Layout:
             padding = (self.query_at < 0)[:, None, :, None]  # sees the padding alone
             return ((bias == 0) | padding).flatten(1).all(dim=1)
 
-        return self._once(("open prefix", rule, self._cut_of(block)), make)
+        return self._once("open prefix", block, rule, make)
 
     def kept(self, block: int, dtype: torch.dtype) -> Tensor | None:
         """What multiplies the weights after the softmax: 0 on edges cut `post`, else 1."""
         edges = self.edges
         if edges is None or edges.post is None:
             return None
-        return (~_gone(edges, block, edges.post)).to(dtype)
+        return (~edges.gone(block, post=True)).to(dtype)
 
-    def _cut_of(self, block: int) -> int | None:
-        """A key that is equal for blocks that are cut alike."""
-        return None if self.edges is None or self.edges.alike else block
-
-    def _once(self, name: object, make: Callable[[], Tensor]) -> Tensor:
+    def _once(self, what: str, block: int, rule: Rule, make: Callable[[], Tensor]) -> Tensor:
         """A mask made once and kept: for every block, or until the next block asks for its own."""
+        alike = self.edges is None or self.edges.alike
+        name = (what, rule, None if alike else block)
         if name not in self._made:
             if len(self._made) > 8:  # blocks that differ come in turn and never again
                 self._made.clear()
             self._made[name] = make()
         return self._made[name]
-
-
-def _gone(edges: Edges, block: int, rows: Tensor | None) -> Tensor:
-    """The edges that these rows lose in a block, [row, 1 or head, query, key]."""
-    active = edges.blocks[:, block] if rows is None else edges.blocks[:, block] & rows
-    gone = (edges.blocked & active[:, None, None])[:, None]
-    if edges.heads is None:
-        return gone
-    return gone & edges.heads[:, block, :, None, None]
-
-
-def _additive(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    zero = torch.zeros((), dtype=dtype, device=allowed.device)
-    return torch.where(allowed, zero, torch.full_like(zero, -torch.inf))

@@ -7,6 +7,7 @@ import platform
 import sys
 import threading
 from contextlib import ExitStack, suppress
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -20,7 +21,6 @@ from anchorscope.engine.attention import (
     WeightObserver,
     WindowSlots,
     attention_named,
-    replace_own_attention,
 )
 from anchorscope.engine.batches import facts_of
 from anchorscope.engine.kv_cache import KVCache
@@ -66,12 +66,8 @@ class Lease:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        # Shown every block's weights, without gradients.
-        self.observer: WeightObserver | None = None
-        self.trying = False  # whether made-up packs are under way
         self._back = ExitStack()
-        forward = inspect.signature(model.lm.forward).parameters
-        self._picks = "logits_to_keep" in forward
+        self._picks = "logits_to_keep" in inspect.signature(model.lm.forward).parameters
         self._first = first_position(model.parts.decoder)
         self._switch = rotary_switch(model.lm)
         # Whether the Triton kernels run, one of which reads keys in place.
@@ -83,9 +79,9 @@ class Lease:
             back.callback(_lock(lm))
             back.enter_context(attention_named(lm, NAME))
             for number, block in enumerate(parts.blocks):
-                back.callback(replace_own_attention(block))
-                back.callback(self._begin_block(block, number).remove)
-                back.callback(block.register_forward_hook(self._keep_state).remove)
+                begin = partial(_begin_block, number)
+                back.callback(block.register_forward_pre_hook(begin, with_kwargs=True).remove)
+                back.callback(block.register_forward_hook(_keep_state).remove)
             if self.fused:
                 from anchorscope.engine.kernels import install_norms  # needs Triton
 
@@ -110,17 +106,19 @@ class Lease:
         head: bool = False,
         slots: WindowSlots | None = None,
         watch: WeightObserver | None = None,
+        gradients: bool = False,
         logits_at: Tensor | None = None,
         depth: int | None = None,
         states_at: Tensor | None = None,
+        made_up: bool = False,
     ) -> Read:
         """The states of every layer at each row's last token, and its logits if `head` is wanted.
 
-        `ids` are [row, query], padded as the layout says. `slots` read windows of
-        blocks. `watch` is shown every block's attention weights; with it alone gradients can be
-        taken. `logits_at` are the packed tokens whose logits are wanted instead of the last ones.
-        After `depth` blocks the pass ends: what comes later cannot change their layers.
-        `states_at` are packed tokens whose states are kept beside the last ones.
+        `ids` are [row, query], padded as the layout says. `slots` read windows of blocks. `watch`
+        is shown every block's attention weights, through which `gradients` can be taken.
+        `logits_at` are the packed tokens whose logits are wanted instead of the last ones. After
+        `depth` blocks the pass ends: what comes later cannot change their layers. `states_at` are
+        packed tokens whose states are kept beside the last ones. A `made_up` pack proves others.
 
         Example:
             at = torch.arange(ids.shape[1])[None]  # one row, all positions from 0
@@ -130,11 +128,12 @@ class Lease:
 
         """
         self._check_positions(layout)
-        require_proved(self, layout)
+        if not made_up:
+            require_proved(self, layout)
         last = layout.last()
         assert depth is None or not head, "the head reads the last block"
         kept = last if states_at is None else torch.cat([last, states_at])
-        now = Pass(layout, memory, kept, watch or self.observer, slots, depth)
+        now = Pass(layout, memory, kept, watch, slots, depth)
         tokens = layout.pack(ids)
         given = {
             "input_ids": tokens,
@@ -144,13 +143,13 @@ class Lease:
             "use_cache": False,
         }
         # On a CPU many short steps wait for torch itself, which notes things for later gradients.
-        bare = watch is None and self.model.device.type == "cpu"
+        bare = not gradients and self.model.device.type == "cpu"
         token = CURRENT.set(now)
         try:
-            with torch.inference_mode() if bare else torch.set_grad_enabled(watch is not None):
+            with torch.inference_mode() if bare else torch.set_grad_enabled(gradients):
                 logits = self._forward(given, last if logits_at is None else logits_at, head)
             self._check_called(now)
-            with torch.set_grad_enabled(watch is not None):
+            with torch.set_grad_enabled(gradients):
                 states = torch.stack(now.states, dim=1)
         finally:
             CURRENT.reset(token)
@@ -189,35 +188,39 @@ class Lease:
             )
         raise UnsupportedModel("its blocks do not run once each, one after the other")
 
-    def _begin_block(self, module: nn.Module, block: int) -> Any:
-        def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-            now = _current()
-            now.block = block
-            if now.slots is None:
-                return None
-            if args:
-                return (now.slots.begin(block, args[0]), *args[1:]), kwargs
-            hidden = now.slots.begin(block, kwargs["hidden_states"])
-            return args, {**kwargs, "hidden_states": hidden}
-
-        return module.register_forward_pre_hook(hook, with_kwargs=True)
-
     def _to_first_device(self, module: nn.Module, args: tuple, output: Any) -> None:
         """The last states on the first device, where the tokens whose logits are kept are named."""
         hidden, home = getattr(output, "last_hidden_state", None), self.model.device
         if hidden is not None and hidden.device != home:
             output.last_hidden_state = hidden.to(home)
 
-    def _keep_state(self, module: nn.Module, args: tuple, output: Any) -> None:
-        now = _current()
-        hidden = output[0] if isinstance(output, tuple | list) else output
-        if hidden.dim() != 3:
-            raise UnsupportedModel("a block hands on more than one vector for each token")
-        # States go to the first device, wherever their block is.
-        kept = hidden[0].index_select(0, now.kept.to(hidden.device))
-        now.states.append(kept.to(now.kept.device))
-        if len(now.states) == now.depth:
-            raise _Enough
+
+def _begin_block(
+    number: int, module: nn.Module, args: tuple, kwargs: dict
+) -> tuple[tuple, dict] | None:
+    """Note which block runs, from 0; with windows, set back the slot that begins in it."""
+    now = CURRENT.get()
+    assert now is not None
+    now.block = number
+    if now.slots is None:
+        return None
+    if args:
+        return (now.slots.begin(number, args[0]), *args[1:]), kwargs
+    return args, {**kwargs, "hidden_states": now.slots.begin(number, kwargs["hidden_states"])}
+
+
+def _keep_state(module: nn.Module, args: tuple, output: Any) -> None:
+    """Keep the states after a block at the tokens of the pass that are wanted."""
+    now = CURRENT.get()
+    assert now is not None
+    hidden = output[0] if isinstance(output, tuple | list) else output
+    if hidden.dim() != 3:
+        raise UnsupportedModel("a block hands on more than one vector for each token")
+    # States go to the first device, wherever their block is.
+    kept = hidden[0].index_select(0, now.kept.to(hidden.device))
+    now.states.append(kept.to(now.kept.device))
+    if len(now.states) == now.depth:
+        raise _Enough
 
 
 def can_fuse(model: Model) -> bool:
@@ -244,12 +247,6 @@ def _set_onednn(on: bool) -> None:
 
 class _Enough(Exception):
     """Ends a pass whose last wanted block is done."""
-
-
-def _current() -> Pass:
-    now = CURRENT.get()
-    assert now is not None, "no pass of ours is under way"
-    return now
 
 
 def _contiguous(module: nn.Module, args: tuple) -> tuple:

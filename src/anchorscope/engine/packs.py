@@ -6,7 +6,7 @@ on load try a full pack; where a run brings a longer one, made-up rows of that l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -28,29 +28,20 @@ def require_proved(lease: Any, layout: Layout) -> None:
     """
     facts = facts_of(lease.model.lm)
     # The columns bound the positions, and counting them makes no GPU wait.
-    longest = max(len(layout.place), layout.keys)
-    if facts.proved is None or lease.trying or longest <= facts.proved:
+    if facts.proved is None or max(len(layout.place), layout.keys) <= facts.proved:
         return
     longest = max(len(layout.place), int(layout.query_at.max()) + 1)
     if longest <= facts.proved:
         return
-    right = facts.proved
+    right = 0
     if facts.largest is None:
-        # Powers of two, so that batches of like size come to the same end.
+        # A power of two first, so that batches of like size come to the same end.
         power = 1 << (longest - 1).bit_length()
-        sizes = (power, longest, *halved(power // 2, least=right))
-        right = longest_right(lease, sizes, facts.rounding)[0] or right
-    largest = right if right < longest else facts.largest
-    set_facts(lease.model.lm, replace(facts, proved=right, largest=largest))
-    if right < longest:
-        raise PackTooLong(lease.model, right=right, given=longest)
-
-
-def halved(tokens: int, *, least: int) -> Iterator[int]:
-    """So many tokens, half of them, a quarter, ..., while they are more than the least."""
-    while tokens > least:
-        yield tokens
-        tokens //= 2
+        right, _ = longest_right(lease, (power, longest), facts.rounding)
+    if not right:
+        set_facts(lease.model.lm, replace(facts, largest=facts.proved))
+        raise PackTooLong(lease.model, right=facts.proved, given=longest)
+    set_facts(lease.model.lm, replace(facts, proved=right))
 
 
 def longest_right(lease: Any, sizes: Iterable[int], rounding: float) -> tuple[int, float]:
@@ -58,30 +49,22 @@ def longest_right(lease: Any, sizes: Iterable[int], rounding: float) -> tuple[in
 
     0 where there is none. With it how far the rows were apart that were tried last.
     """
-    far = torch.inf
-    observer, lease.observer, lease.trying = lease.observer, None, True
-    try:
-        for tokens in sizes:
-            far = _error(lease, tokens)
-            if far < rounding:
-                return tokens, far
-    finally:
-        lease.observer, lease.trying = observer, False
-    return 0, far
-
-
-def _error(lease: Any, tokens: int) -> float:
-    """Compare the last row of a random pack of so many tokens with that row alone."""
-    model, size = lease.model, lease.model.lm.config.get_text_config().vocab_size
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randint(size // 10, size, (-(-tokens // _ROW), _ROW), generator=generator)
+    model, far = lease.model, torch.inf
+    size = model.lm.config.get_text_config().vocab_size
 
     def last_states(rows: Tensor) -> Tensor:
         at = torch.arange(_ROW, device=model.device).expand(len(rows), -1)
         memory = GrowingCache(model.blocks, _ROW, segmented=lease.fused)
-        return lease.run(rows.to(model.device), Layout(at, at, prefix_length=0), memory).states[-1]
+        layout = Layout(at, at, prefix_length=0)
+        return lease.run(rows.to(model.device), layout, memory, made_up=True).states[-1]
 
-    return distance(last_states(rows), last_states(rows[-1:]))
+    for tokens in sizes:
+        generator = torch.Generator().manual_seed(0)
+        rows = torch.randint(size // 10, size, (-(-tokens // _ROW), _ROW), generator=generator)
+        far = distance(last_states(rows), last_states(rows[-1:]))
+        if far < rounding:
+            return tokens, far
+    return 0, far
 
 
 def distance(a: Tensor, b: Tensor) -> float:

@@ -8,16 +8,15 @@ one batch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from anchorscope.engine.attention import WindowSlots
+from anchorscope.engine.attention import WeightObserver, WindowSlots
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import Trunk, pad_left
 from anchorscope.engine.interventions import Intervention, TokenPositions, keys_of, window_of
@@ -79,9 +78,11 @@ def row_for(
     return Row(number, intervention, keys, ids, at, range(blocks), answer=answer)
 
 
-def unchanged_row(positions: TokenPositions, number: int, intervention: Intervention) -> Row:
-    """The row of a question in which nothing is cut: the answer on its clean trunk."""
-    start = positions.answer_at - 1
+def unchanged_row(
+    positions: TokenPositions, number: int, intervention: Intervention = CLEAN, *, before: int = 1
+) -> Row:
+    """The row of a question in which nothing is cut: the answer, with the tokens just before it."""
+    start = positions.answer_at - before
     at = tuple(range(start, len(positions.ids)))
     answer = len(positions.ids) - positions.answer_at
     return Row(number, intervention, (), positions.ids[start:], at, range(0), answer=answer)
@@ -106,60 +107,63 @@ def read_rows(
     lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: Budget, depth: int | None = None
 ) -> Iterator[tuple[list[Row], Tensor]]:
     """Rows with their states [row, layer, width], a batch at a time; of `depth` layers or all."""
-    for (width, _), group in groupby(sorted(rows, key=_kind), key=_kind):
-        for batch, (states, _) in _batches(lease, trunk, group, width, budget, depth=depth):
-            yield batch, states
+    for batch, (states, _) in _batches(lease, trunk, rows, budget, depth=depth):
+        yield batch, states
 
 
 def read_rows_with_output(
     lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: Budget
 ) -> Iterator[tuple[list[Row], Tensor, Tensor | None]]:
     """Rows with their states, and the model's own output [row, 3] of passes that have one."""
-    for head in (True, False):
-        own = sorted((row for row in rows if row.intervention.has_output == head), key=_kind)
-        for (width, _), group in groupby(own, key=_kind):
-            for batch, (states, output) in _batches(lease, trunk, group, width, budget, head=head):
-                yield batch, states, output
+    for batch, (states, output) in _batches(lease, trunk, rows, budget, output=True):
+        yield batch, states, output
 
 
 def _batches(
     lease: Lease,
     trunk: Trunk,
-    rows: Iterable[Row],
-    width: int,
+    rows: Sequence[Row],
     budget: Budget,
     *,
     depth: int | None = None,
-    head: bool = False,
+    output: bool = False,
 ) -> Iterator[tuple[list[Row], tuple[Tensor, Tensor | None]]]:
-    """Rows of one kind with their states, and with the output of the answers for `head`."""
+    """Rows with their states and output, those of one kind together."""
     # A pass takes so many tokens, and so many bytes of logits: what an answer token counts for.
     vocabulary = lease.model.lm.config.get_text_config().vocab_size
     share = budget.tokens * vocabulary * lease.model.dtype.itemsize / LOGIT_BYTES
 
-    def work(batch: list[Row]) -> tuple[Tensor, Tensor | None]:
-        if width:
-            return _read_windows(lease, trunk, batch, width)[:, :depth], None
-        return _read(lease, trunk, batch, depth=depth, head=head)
+    def kind(row: Row) -> tuple[bool, int, str]:
+        """Whether its output is not read, the blocks of its window, and where it is cut.
 
-    def length(row: Row) -> int:
-        return max(len(row.ids) * (1 + width), round(share * row.answer) if head else 0)
+        A cut after the softmax needs its weights written out, slowly.
+        """
+        cut = row.intervention
+        window = 0 if cut.answer_only else window_of(cut.layers) or 0
+        return not (output and cut.has_output), window, cut.where
 
-    return in_batches(rows, work, length=length, then=lambda row: row.number, budget=budget)
+    for (bare, width, _), group in groupby(sorted(rows, key=kind), key=kind):
+
+        def work(
+            batch: list[Row], width: int = width, bare: bool = bare
+        ) -> tuple[Tensor, Tensor | None]:
+            if width:
+                return _read_windows(lease, trunk, batch, width)[:, :depth], None
+            return _read(lease, trunk, batch, depth=depth, head=not bare)
+
+        def length(row: Row, width: int = width, bare: bool = bare) -> int:
+            return max(len(row.ids) * (1 + width), 0 if bare else round(share * row.answer))
+
+        yield from in_batches(
+            group, work, length=length, then=lambda row: row.number, budget=budget
+        )
 
 
-def _kind(row: Row) -> tuple[int, str]:
-    """Rows that go together; those cut after the softmax need its weights written out, slowly.
-
-    First the blocks of a row's window; 0 for a cut in all of them, or in none.
-    """
-    cut = row.intervention
-    return 0 if cut.answer_only else window_of(cut.layers) or 0, cut.where
-
-
-def read_batch(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> Tensor:
+def read_batch(
+    lease: Lease, trunk: Trunk, batch: Sequence[Row], *, watch: WeightObserver | None = None
+) -> Tensor:
     """States [row, layer, width] at the probe position of each row."""
-    return _read(lease, trunk, batch)[0]
+    return _read(lease, trunk, batch, watch=watch)[0]
 
 
 def _read(
@@ -170,6 +174,7 @@ def _read(
     slots: WindowSlots | None = None,
     depth: int | None = None,
     head: bool = False,
+    watch: WeightObserver | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """States [row, layer, width], and for `head` what `answer_output` gives."""
     # What is set back is set back row by row; our kernels for a GPU take whole rows as well.
@@ -178,7 +183,9 @@ def _read(
     tokens, layout, memory = lay_out(lease, trunk, batch, distinct=distinct)
     answers = AnswerTokens.of(batch, layout) if head else None
     at = None if answers is None else answers.contexts
-    read = lease.run(tokens, layout, memory, head=head, logits_at=at, slots=slots, depth=depth)
+    read = lease.run(
+        tokens, layout, memory, head=head, logits_at=at, slots=slots, depth=depth, watch=watch
+    )
     if answers is None or read.logits is None:
         return read.states, None
     return read.states, answer_output(read.logits, answers, rows=len(batch))
@@ -261,10 +268,9 @@ def edges_of(
     lease: Lease, batch: Sequence[Row], query_at: Tensor, key_at: Tensor, prefix: int
 ) -> Edges:
     """The edges changed in each row: from the keys to later queries outside them."""
-    device = query_at.device
+    device, blocks = query_at.device, lease.model.blocks
     size = max(prefix, *(row.at[-1] + 1 for row in batch)) + 1  # the last column is padding's
     is_key = to_device(_table([row.keys for row in batch], size), device)
-    blocks = to_device(_table([row.blocks for row in batch], lease.model.blocks), device)
     shared = torch.arange(prefix, device=device).expand(len(batch), -1)
     keys_cut = is_key.gather(1, torch.cat([shared, key_at], dim=1) % size)
     changed = ~is_key.gather(1, query_at % size)
@@ -275,10 +281,10 @@ def edges_of(
     post = [row.intervention.where == "post" for row in batch]
     return Edges(
         blocked=keys_cut[:, None, :] & changed[:, :, None],
-        blocks=blocks,
+        blocks=to_device(_table([row.blocks for row in batch], blocks), device),
         heads=heads,
         post=to_device(post, device) if any(post) else None,
-        alike=heads is None and all(len(row.blocks) in (0, blocks.shape[1]) for row in batch),
+        alike=heads is None and all(len(row.blocks) in (0, blocks) for row in batch),
         added=_added(batch, device),
     )
 
@@ -291,7 +297,7 @@ def _added(batch: Sequence[Row], device: torch.device) -> Tensor | None:
     return torch.tensor([-torch.inf if b is None else b for b in boosts], device=device)
 
 
-def _table(members: Sequence[Sequence[int]], size: int) -> np.ndarray:
+def _table(members: Sequence[Collection[int]], size: int) -> np.ndarray:
     """Which numbers below `size` each row has, bool [row, number]."""
     table = np.zeros((len(members), size), dtype=bool)
     rows = np.repeat(np.arange(len(members)), [len(numbers) for numbers in members])
@@ -306,21 +312,14 @@ def _heads(lease: Lease, batch: Sequence[Row]) -> Tensor | None:
     """
     if all(row.intervention.heads is None or not row.blocks for row in batch):
         return None
-    count = lease.model.lm.config.get_text_config().num_attention_heads
-    named = {row.intervention.heads for row in batch}  # many rows, few interventions
-    cuts = {heads: _cut(heads, lease.model.blocks, count) for heads in named}
-    cut = np.stack([cuts[row.intervention.heads] for row in batch])
-    return to_device(cut, lease.model.device)
-
-
-def _cut(heads: Collection[tuple[int, int]] | None, blocks: int, count: int) -> np.ndarray:
-    """The heads that one intervention cuts, bool [block, head]."""
-    if heads is None:
-        return np.ones((blocks, count), dtype=bool)
-    cut = np.zeros((blocks, count), dtype=bool)
-    at = np.array(list(heads), dtype=np.int64).reshape(-1, 2)
-    cut[at[:, 0] - 1, at[:, 1]] = True
-    return cut
+    blocks, count = lease.model.blocks, lease.model.lm.config.get_text_config().num_attention_heads
+    cuts = {}
+    for heads in {row.intervention.heads for row in batch}:  # many rows, few interventions
+        places = range(blocks * count)
+        if heads is not None:
+            places = [(block - 1) * count + head for block, head in heads]
+        cuts[heads] = _table([places], blocks * count).reshape(blocks, count)
+    return to_device(np.stack([cuts[row.intervention.heads] for row in batch]), lease.model.device)
 
 
 # --- The model's own output under a pass: log-probability and rank of the answer's tokens ---
@@ -389,44 +388,27 @@ def with_mass(
     The answer's tokens are read once more on the clean trunk: which of them is the probe position
     is known only when the answer is whole.
     """
-    rows = [_clean_row(mark, number) for number, mark in enumerate(marks) if mark is not None]
+    rows = [unchanged_row(mark, n, before=0) for n, mark in enumerate(marks) if mark is not None]
     there = trunk.at.cpu().numpy() >= 0  # once: a GPU waits for every copy
     front, columns = len(trunk.prefix), trunk.at.shape[1]
+
+    def work(batch: list[Row]) -> np.ndarray:
+        """The weights of each row's last query [row, key]."""
+        by_block: list[Tensor] = []  # [row, head, query, key] -> [row, key]
+        read_batch(
+            lease, trunk, batch, watch=lambda w: by_block.append(w[:, :, -1].float().mean(dim=1))
+        )
+        total = sum((mass.to(by_block[0].device) for mass in by_block[1:]), start=by_block[0])
+        return (total / lease.model.blocks).cpu().numpy()
+
     found = list(marks)
     for batch, masses in in_batches(
-        rows,
-        partial(_attention_mass, lease, trunk),
-        length=lambda row: len(row.ids),
-        then=lambda row: row.number,
-        budget=budget,
+        rows, work, length=lambda row: len(row.ids), then=lambda row: row.number, budget=budget
     ):
         for row, mass in zip(batch, masses, strict=True):
             own = mass[front : front + columns][there[row.number]]
-            new = mass[len(mass) - len(row.ids) :]
+            by_position = [*mass[:front], *own, *mass[len(mass) - len(row.ids) :]]
             mark = marks[row.number]
             assert mark is not None
-            by_position = (*mass[:front].tolist(), *own.tolist(), *new.tolist())
-            found[row.number] = replace(mark, mass=by_position)
+            found[row.number] = replace(mark, mass=tuple(map(float, by_position)))
     return found
-
-
-def _clean_row(positions: TokenPositions, number: int) -> Row:
-    """The answer's tokens on the clean trunk: all tokens up to the probe position."""
-    at = tuple(range(positions.answer_at, len(positions.ids)))
-    return Row(number, CLEAN, (), positions.ids[positions.answer_at :], at, range(0))
-
-
-def _attention_mass(lease: Lease, trunk: Trunk, batch: Sequence[Row]) -> np.ndarray:
-    """The weights of each row's last query [row, key], mean over heads and blocks."""
-    by_block: list[Tensor] = []  # [row, key]
-
-    def add(weights: Tensor) -> None:  # [row, head, query, key]
-        by_block.append(weights[:, :, -1].float().mean(dim=1))
-
-    before, lease.observer = lease.observer, add
-    try:
-        read_batch(lease, trunk, batch)
-    finally:
-        lease.observer = before
-    total = sum((mass.to(by_block[0].device) for mass in by_block[1:]), start=by_block[0])
-    return (total / lease.model.blocks).cpu().numpy()

@@ -50,7 +50,7 @@ def question_probe_table(inputs: PieceInputs, layer: int) -> pd.DataFrame:
     return inputs.table("question_probe", [(layer, *area)])
 
 
-def _parts(inputs: PieceInputs) -> list[Part]:
+def _tables(inputs: PieceInputs) -> list[Part]:
     """The effects of the pass at once, and the question's own probe layer by layer."""
     parts: list[Part] = []
     if ANSWER_ONLY.name in inputs.readings.logits:
@@ -63,4 +63,4 @@ def _parts(inputs: PieceInputs) -> list[Part]:
     return parts
 
 
-PIECE = Piece(parts=_parts, loads=(QUESTION_ONLY,))
+PIECE = Piece(tables=_tables, loads=(QUESTION_ONLY,))

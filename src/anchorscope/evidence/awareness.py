@@ -176,9 +176,8 @@ def _few_columns(inputs: PieceInputs, task: _Task) -> dict[str, np.ndarray]:
     return {"signed-logit": simple[:, :1], "margin": simple[:, 1:2], "simple": simple}
 
 
-def _parts(inputs: PieceInputs) -> list[Part]:
-    """Split the work by layer."""
+def _tables(inputs: PieceInputs) -> list[Part]:
     return [lambda layer=layer: awareness_tables(inputs, layer) for layer in inputs.layers]
 
 
-PIECE = Piece(parts=_parts, loads=(CLEAN.name, QUESTION_ONLY))
+PIECE = Piece(tables=_tables, loads=(CLEAN.name, QUESTION_ONLY))

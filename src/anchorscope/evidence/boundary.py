@@ -161,7 +161,7 @@ def _design(columns: Mapping[str, np.ndarray], right: np.ndarray) -> dict[str, n
     return design
 
 
-def _parts(inputs: PieceInputs) -> list[Part]:
+def _tables(inputs: PieceInputs) -> list[Part]:
     """The comparisons of each mode and predicted class, and the model of all terms."""
     return [
         *(
@@ -172,4 +172,4 @@ def _parts(inputs: PieceInputs) -> list[Part]:
     ]
 
 
-PIECE = Piece(parts=_parts, needs_abstained=True)
+PIECE = Piece(tables=_tables, needs_abstained=True)

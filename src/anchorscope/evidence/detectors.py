@@ -11,12 +11,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from anchorscope.engine.batches import in_batches
+from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import grow_trunk, read_prefix, shared_prefix
 from anchorscope.engine.passes import reweightings
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Piece, PromptMaker
-from anchorscope.evidence.shards import Shards, budget_of, evidence_name
+from anchorscope.evidence.shards import Shards, evidence_name
 from anchorscope.models import Model
 from anchorscope.models.prompts import make_prompts
 from anchorscope.records import Sample
@@ -59,7 +59,7 @@ def p_true(shards: Shards, samples: Sequence[Sample], *, style: str) -> dict[str
 
     shares_by_id: dict[str, float] = {}
     for batch, shares in in_batches(
-        tokens_by_id, work, length=length, then=str, budget=budget_of(lease)
+        tokens_by_id, work, length=length, then=str, budget=Budget.of(lease.model)
     ):
         shares_by_id |= dict(zip(batch, shares.tolist(), strict=True))
     return {id: shares_by_id[id] for id in tokens_by_id}

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 
 from anchorscope.config import Config, Where
+from anchorscope.engine.batches import Budget
 from anchorscope.engine.decode import Prefix
 from anchorscope.engine.interventions import Intervention, positions_of
 from anchorscope.engine.lease import Lease
@@ -23,7 +23,7 @@ from anchorscope.engine.read import read_rows, row_for
 from anchorscope.evidence.patching import generator
 from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
 from anchorscope.evidence.saliency import read_saliency
-from anchorscope.evidence.shards import HeldOut, Shards, budget_of, evidence_name, readable, trunks
+from anchorscope.evidence.shards import HeldOut, Shards, evidence_name, readable, trunks
 from anchorscope.pathways.effects import delta_p, flips
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
@@ -36,8 +36,7 @@ TOP = (4, 8)  # how many of the strongest heads are cut together
 _KEY = ["block", "head", "set", "layer"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeadSet:
+class HeadSet(NamedTuple):
     """Heads to knock out together, and the names of their rows."""
 
     block: int  # from 1; 0: of several blocks
@@ -45,21 +44,12 @@ class HeadSet:
     set: str  # "" for a single head, "block", "top4" ...
     heads: tuple[tuple[int, int], ...]  # (block from 1, head from 0)
 
-    @property
-    def name(self) -> str:
-        return f"{self.block}:{self.head}"
-
 
 def one_by_one(blocks: Sequence[int], heads: int) -> list[HeadSet]:
     """Every head of these blocks alone, then each block's heads together."""
-    pairs = [(block, head) for block in blocks for head in range(heads)]
-    alone = [
-        HeadSet(block=block, head=head, set="", heads=((block, head),)) for block, head in pairs
-    ]
-    return alone + [
-        HeadSet(block=block, head=-1, set="block", heads=tuple(p for p in pairs if p[0] == block))
-        for block in blocks
-    ]
+    alone = [HeadSet(b, h, "", ((b, h),)) for b in blocks for h in range(heads)]
+    whole = [HeadSet(b, -1, "block", tuple((b, h) for h in range(heads))) for b in blocks]
+    return alone + whole
 
 
 def top_sets(scores: pd.DataFrame, ids: Sequence[str], sizes: Sequence[int] = TOP) -> list[HeadSet]:
@@ -74,11 +64,7 @@ def top_sets(scores: pd.DataFrame, ids: Sequence[str], sizes: Sequence[int] = TO
     # Stable over ordered pairs: of equal effects the lower block and head come first.
     ranked = cast(pd.Series, effects.mean()).sort_values(kind="stable").index.to_list()
     heads = tuple((int(block), int(head)) for block, head in ranked)
-    return [
-        HeadSet(block=0, head=-size, set=f"top{size}", heads=heads[:size])
-        for size in sizes
-        if size < len(heads)
-    ]
+    return [HeadSet(0, -size, f"top{size}", heads[:size]) for size in sizes if size < len(heads)]
 
 
 def read_heads(
@@ -103,11 +89,11 @@ def read_heads(
     def read_sets(
         dataset: str, samples: list[Sample], sets: Mapping[str, list[HeadSet]]
     ) -> pd.DataFrame:
-        chosen_samples = [sample for sample in samples if sample.id in sets]
-        if not chosen_samples:
+        own = [sample for sample in samples if sample.id in sets]
+        if not own:
             return pd.DataFrame(columns=list(table_columns.HEADS_ROWS))
-        prefix, probe = shards.prefix(dataset), held_out[dataset]
-        return sweep(shards.lease, prefix, chosen_samples, sets, probe, where=where)
+        probe = held_out[dataset]
+        return sweep(shards.lease, shards.prefix(dataset), own, sets, probe, where=where)
 
     def read_single_heads(number: int, dataset: str, samples: list[Sample]) -> None:
         sets = {id: one_by_one(blocks[dataset], heads) for id in chosen.get(dataset, ())}
@@ -137,36 +123,29 @@ def sweep(
 
     `sets` are each sample's, by id. Only logits leave the device.
     """
-    rows: list[dict[str, Any]] = []
-    budget = budget_of(lease)
+    records: list[tuple] = []
+    budget, shape = Budget.of(lease.model), {"turn_at": len(prefix), "seed": 0}
     for batch, trunk in trunks(lease, prefix, samples, budget=budget):
-        work = [
-            row_for(positions_of(sample), number, cut, blocks=lease.model.blocks,
-                    turn_at=len(prefix), seed=0)
+        rows = [
+            row_for(positions_of(sample), number, cut, blocks=lease.model.blocks, **shape)
             for number, sample in enumerate(batch)
-            for cut in (CLEAN, *(Intervention(name=each.name, heads=each.heads, where=where)
-                                  for each in sets[sample.id]))
-        ]  # fmt: skip
+            for cut in (CLEAN, *(_cut(each, where) for each in sets[sample.id]))
+        ]
         logits: dict[tuple[int, str], float] = {}  # by number in the trunk, and intervention
-        for done, states in read_rows(lease, trunk, work, budget=budget, depth=held_out.layer):
+        for done, states in read_rows(lease, trunk, rows, budget=budget, depth=held_out.layer):
             found = held_out.logits([batch[row.number].id for row in done], states).tolist()
             keys = ((row.number, row.intervention.name) for row in done)
             logits |= dict(zip(keys, found, strict=True))
-        rows += [
-            {
-                "id": sample.id,
-                "dataset": sample.question.dataset,
-                "block": each.block,
-                "head": each.head,
-                "set": each.set,
-                "layer": held_out.layer,
-                "logit_clean": logits[number, CLEAN.name],
-                "logit_knockout": logits[number, each.name],
-            }
-            for number, sample in enumerate(batch)
-            for each in sets[sample.id]
-        ]
-    return pd.DataFrame(rows, columns=list(table_columns.HEADS_ROWS))
+        for number, sample in enumerate(batch):
+            for each in sets[sample.id]:
+                key = (sample.id, sample.question.dataset, *each[:3], held_out.layer)
+                cut = logits[number, _cut(each, where).name]
+                records.append((*key, logits[number, CLEAN.name], cut))
+    return pd.DataFrame(records, columns=list(table_columns.HEADS_ROWS))
+
+
+def _cut(each: HeadSet, where: Where) -> Intervention:
+    return Intervention(name=f"{each.block}:{each.head}", heads=each.heads, where=where)
 
 
 def by_other_half(scores: pd.DataFrame, ids: Sequence[str]) -> dict[str, list[HeadSet]]:
@@ -254,7 +233,7 @@ def _across(tables: Tables, config: Config) -> Tables:
 
 
 PIECE = Piece(
-    tables=lambda inputs: {"heads": heads_table(inputs)} if "heads" in inputs.rows else {},
+    tables=lambda inputs: [lambda: {"heads": heads_table(inputs)}] if inputs.rows else [],
     across=_across,
     rows=("heads",),
     stages=("single heads", "top heads"),

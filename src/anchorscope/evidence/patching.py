@@ -17,24 +17,25 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.answers.normalise import words
+from anchorscope.engine.batches import Budget
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import (
     GROUPS,
     PREDICTED,
     SUBSETS,
+    Part,
     Piece,
     PieceInputs,
     PromptMaker,
-    Tables,
 )
-from anchorscope.evidence.shards import Shards, budget_of, evidence_name, read_ends
+from anchorscope.evidence.shards import Shards, evidence_name, read_ends
 from anchorscope.pathways.effects import ROLES, flips
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate, Mode, Sample, Span
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.states import shard_name
 from anchorscope.spans.characters import longest
-from anchorscope.stats.intervals import Draws, difference, difference_of_means, rate
+from anchorscope.stats.intervals import NOTHING, Draws, difference, difference_of_means, rate
 
 Kind = Literal["matched", "random", "other"]
 Sequences = dict[str, tuple[int, ...]]  # by sample id: tokens up to the probe position
@@ -42,7 +43,7 @@ PATCHES = ("patch-matched", "patch-random", "patch-other", "patch-self")
 OTHER, SELF = "patch-other", "patch-self"  # the controls
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Donor:
     """The sample whose tokens one sample gets; "" where the dataset holds no other."""
 
@@ -75,76 +76,59 @@ def choose_donors(samples: Sequence[Sample], *, seed: int) -> list[Donor]:
     `other`, the control on tokens outside E_Q, takes them from the random donor. Seed and id
     decide ties and draws, so neither the order of the samples nor shards change them.
     """
-    pool = _Pool(sorted((s for s in samples if s.subject_spans), key=lambda sample: sample.id))
+    pool = sorted((s for s in samples if s.subject_spans), key=lambda sample: sample.id)
+    subject = np.array([subject_text(sample).casefold() for sample in pool])
+    entity = np.array([sample.question.entity for sample in pool])
+    relation = np.array([sample.question.relation or "" for sample in pool])
+    log = np.array([sample.question.log_popularity for sample in pool])
+    tokens = np.array([len(sample.exact_question) for sample in pool], dtype=float)
+    spans = np.array([len(sample.subject_spans) for sample in pool])
+    accepted = [_accepted_answers(sample) for sample in pool]
+    accepting: dict[str, list[int]] = {}  # answer -> the numbers of the samples it is right for
+    for number, answers in enumerate(accepted):
+        for answer in answers:
+            accepting.setdefault(answer, []).append(number)
+
+    def deviations(values: np.ndarray, own: int, others: np.ndarray) -> np.ndarray:
+        finite = values[np.isfinite(values)]
+        spread = float(finite.std()) if len(finite) else 0.0
+        return np.abs(values[others] - values[own]) / (spread or 1.0)
+
+    def nearest(own: int, others: np.ndarray) -> np.ndarray:
+        """The best matches among others, all that are equally near."""
+        for alike in ((relation == relation[own]) & (relation != ""), spans == spans[own]):
+            others = others[alike[others]] if alike[others].any() else others
+        if not len(others):
+            return others
+        distance = np.nan_to_num(deviations(log, own, others), nan=1.0)
+        distance = distance + deviations(tokens, own, others)
+        return others[distance <= distance.min() + 1e-9]
+
     donors = []
-    for own, sample in enumerate(pool.samples):
-        if sample.usable:
-            random = _draw(pool.others(own), seed, "random", sample.id)
-            matched = _draw(pool.nearest(own), seed, "matched", sample.id)
-            chosen: dict[Kind, int | None] = {"matched": matched, "random": random, "other": random}
-            donors += [pool.donor(own, other, kind) for kind, other in chosen.items()]
+    for own, sample in enumerate(pool):
+        if not sample.usable:
+            continue
+        # Without an entity nothing is known but the text.
+        same = ((entity == entity[own]) & (entity != "")) | (subject == subject[own])
+        for answer in accepted[own]:
+            same[accepting[answer]] = True
+        others = np.flatnonzero(~same)
+        random = _draw(others, seed, "random", sample.id)
+        matched = _draw(nearest(own, others), seed, "matched", sample.id)
+        for kind, other in (("matched", matched), ("random", random), ("other", random)):
+            if other is None:
+                donors.append(Donor(sample.id, kind, "", False, np.nan))
+                continue
+            alike = bool(relation[own] and relation[own] == relation[other])
+            gap = float(abs(log[own] - log[other]))
+            donors.append(Donor(sample.id, kind, pool[other].id, alike, gap))
     return donors
 
 
-class _Pool:
-    """The samples of a dataset as columns, to compute distances at once."""
-
-    def __init__(self, samples: Sequence[Sample]) -> None:
-        self.samples = samples
-        questions = [sample.question for sample in samples]
-        self.subject = np.array([subject_text(sample).casefold() for sample in samples])
-        self.entity = np.array([question.entity for question in questions])
-        self.relation = np.array([question.relation or "" for question in questions])
-        self.log = np.array([question.log_popularity for question in questions])
-        self.tokens = np.array([len(sample.exact_question) for sample in samples], dtype=float)
-        self.spans = np.array([len(sample.subject_spans) for sample in samples])
-        self.accepted = [accepted_answers(sample) for sample in samples]
-        self.accepting: dict[str, list[int]] = {}  # answer -> the numbers of those it is right for
-        for number, answers in enumerate(self.accepted):
-            for answer in answers:
-                self.accepting.setdefault(answer, []).append(number)
-
-    def others(self, own: int) -> np.ndarray:
-        """The numbers of the samples about another entity, with other answers."""
-        # Without an entity nothing is known but the text.
-        same = (self.entity == self.entity[own]) & (self.entity != "")
-        same |= self.subject == self.subject[own]
-        for answer in self.accepted[own]:
-            same[self.accepting[answer]] = True
-        return np.flatnonzero(~same)
-
-    def nearest(self, own: int) -> np.ndarray:
-        """The best matches, all that are equally near."""
-        others = self.others(own)
-        alike = others[(self.relation[others] == self.relation[own]) & (self.relation[own] != "")]
-        others = alike if len(alike) else others
-        whole = others[self.spans[others] == self.spans[own]]
-        others = whole if len(whole) else others
-        if not len(others):
-            return others
-        popularity = _in_deviations(self.log, own, others)
-        distance = np.where(np.isnan(popularity), 1.0, popularity)
-        distance += _in_deviations(self.tokens, own, others)
-        return others[distance <= distance.min() + 1e-9]
-
-    def donor(self, own: int, other: int | None, kind: Kind) -> Donor:
-        id = self.samples[own].id
-        if other is None:
-            return Donor(id=id, kind=kind, donor="", same_relation=False, popularity_gap=np.nan)
-        relation = self.relation[own]
-        return Donor(
-            id=id,
-            kind=kind,
-            donor=self.samples[other].id,
-            same_relation=bool(relation and relation == self.relation[other]),
-            popularity_gap=float(abs(self.log[own] - self.log[other])),
-        )
-
-
-def accepted_answers(sample: Sample) -> frozenset[str]:
+def _accepted_answers(sample: Sample) -> set[str]:
     """The accepted answers of a sample's question as the judge spells them."""
     spelt = (" ".join(word.text for word in words(alias)) for alias in sample.question.answers)
-    return frozenset(spelt) - {""}
+    return {answer for answer in spelt if answer}
 
 
 def generator(*key: object) -> np.random.Generator:
@@ -155,12 +139,6 @@ def generator(*key: object) -> np.random.Generator:
 
 def _draw(candidates: np.ndarray, *key: object) -> int | None:
     return int(generator(*key).choice(candidates)) if len(candidates) else None
-
-
-def _in_deviations(values: np.ndarray, own: int, others: np.ndarray) -> np.ndarray:
-    finite = values[np.isfinite(values)]
-    spread = float(finite.std()) if len(finite) else 0.0
-    return np.abs(values[others] - values[own]) / (spread or 1.0)
 
 
 def patches(
@@ -180,20 +158,18 @@ def patches(
     for donor in donors:
         if donor.id not in by_id:
             continue
-        sample, other = by_id[donor.id], pool.get(donor.donor)
-        if other is None:
-            prompt = None
-        elif donor.kind == "other":
+        sample, other, prompt = by_id[donor.id], pool.get(donor.donor), None
+        if other is not None and donor.kind == "other":
             prompt = other_tokens(sample, other, seed=prompts.seed)
-        else:
+        elif other is not None:
             prompt = patched_prompt(prompts, sample, other)
-        whole = other is not None and _whole(sample, other)
         if prompt is not None:
             out[f"patch-{donor.kind}"][sample.id] = prompt + written(sample)
-        resized = prompt is not None and len(prompt) != len(sample.prompt_ids)
-        rows.append({**asdict(donor), "resized": resized, "whole": whole})
         if donor.kind == "matched":
-            out["patch-self"][sample.id] = _self(prompts, sample) + written(sample)
+            out[SELF][sample.id] = _self(prompts, sample) + written(sample)
+        resized = prompt is not None and len(prompt) != len(sample.prompt_ids)
+        whole = other is not None and _whole(sample, other)
+        rows.append({**asdict(donor), "resized": resized, "whole": whole})
     return out, pd.DataFrame(rows, columns=[*table_columns.DONOR_ROWS, *table_columns.DONOR_MORE])
 
 
@@ -261,7 +237,7 @@ def _outside(sample: Sample) -> list[int]:
 
 def read_patched(shards: Shards, prompts: PromptMaker) -> None:
     """Store the states of patched samples, `patch-*`, and their donors, evidence/donors."""
-    budget = budget_of(shards.lease)
+    budget = Budget.of(shards.lease.model)
     donors: dict[str, list[Donor]] = {}
 
     def files(number: int) -> list[str]:
@@ -291,23 +267,18 @@ def patching_table(inputs: PieceInputs) -> pd.DataFrame:
     is the share of the same group that flips under the sample's own tokens, which change nothing
     but the order of sums: what rounding alone flips.
     """
-    readings, entity, rows = inputs.readings, inputs.entity, []
+    rows = []
     for mode in MODES:
-        groups = inputs.groups(mode)
-        flipped = _flipped(readings, mode)
-        for subset, pathway in itertools.product(SUBSETS, GROUPS):
-            group = groups.subset(subset) & groups.member(pathway)
-            for layer in inputs.layers:
-                shares = {}
-                for name, own in flipped.items():
-                    used = group[:, layer - 1] & ~np.isnan(own[:, layer - 1])
-                    shares[name] = rate(own[used, layer - 1], entity=entity[used])
-                floor = shares[SELF].value if SELF in shares else np.nan
-                for name, share in shares.items():
-                    key = (layer, name, mode, subset, pathway)
-                    rows.append((*key, share.n, *share[:3], floor))
-    order = [name for name in PATCHES if name in readings.logits]
-    rows.sort(key=lambda row: (MODES.index(row[2]), order.index(row[1])))
+        groups, flipped = inputs.groups(mode), _flipped(inputs.readings, mode)
+        shares = {}
+        for name, subset, pathway in itertools.product(flipped, SUBSETS, GROUPS):
+            used = groups.subset(subset) & groups.member(pathway) & ~np.isnan(flipped[name])
+            for layer, own, hit in zip(inputs.layers, used.T, flipped[name].T, strict=True):
+                share = rate(hit[own], entity=inputs.entity[own])
+                shares[layer, name, mode, subset, pathway] = share
+        for (layer, name, *group), share in shares.items():
+            floor = shares.get((layer, SELF, *group), NOTHING).value
+            rows.append((layer, name, *group, share.n, *share[:3], floor))
     return inputs.table("patching", rows, table_columns.PATCHING_MORE)
 
 
@@ -326,8 +297,7 @@ def patching_gap_table(inputs: PieceInputs) -> pd.DataFrame:
     """
     rows, entity = [], inputs.entity
     for mode in MODES:
-        groups = inputs.groups(mode)
-        flipped = _flipped(inputs.readings, mode)
+        groups, flipped = inputs.groups(mode), _flipped(inputs.readings, mode)
         controls = [name for name in (OTHER, SELF) if name in flipped]
         for name, less in itertools.product([n for n in flipped if n not in controls], controls):
             patch, control = flipped[name], flipped[less]
@@ -360,10 +330,13 @@ def _paired_gap(
     return difference(q, a)
 
 
-def _tables(inputs: PieceInputs) -> Tables:
+def _tables(inputs: PieceInputs) -> list[Part]:
     if inputs.readings.logits.keys().isdisjoint(PATCHES):
-        return {}
-    return {"patching": patching_table(inputs), "patching_gap": patching_gap_table(inputs)}
+        return []
+    return [
+        lambda: {"patching": patching_table(inputs)},
+        lambda: {"patching_gap": patching_gap_table(inputs)},
+    ]
 
 
 PIECE = Piece(tables=_tables, probed=PATCHES, stages=("patching",), read=read_patched)

@@ -104,11 +104,10 @@ class PieceInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """One piece of evidence."""
+    """One piece of evidence: what it reads of the model, and its tables."""
 
-    tables: Callable[[PieceInputs], Tables] = lambda inputs: {}  # for one dataset
-    # The same in parts that any process computes, without `rows`; a table's rows in their order.
-    parts: Callable[[PieceInputs], Sequence[Part]] = lambda inputs: ()
+    # The tables of one dataset, in parts that any process computes; rows in the parts' order.
+    tables: Callable[[PieceInputs], Sequence[Part]] = lambda inputs: ()
     across: Callable[[Tables, Config], Tables] | None = None  # for all datasets together
     passes: Callable[[Config], tuple[Intervention, ...]] = lambda config: ()  # beside every run's
     probed: tuple[str, ...] = ()  # states the probes read for it, beside those of `passes`
@@ -138,18 +137,19 @@ def passes_of_pieces(config: Config) -> tuple[Intervention, ...]:
 
 def probed_of(config: Config) -> tuple[str, ...]:
     """The passes whose states the probes read: every run's own, and those of its evidence."""
-    pieces = pieces_of(config)
     own = (*passes_of(config), *passes_of_pieces(config))
-    read = [cut.name for cut in own if cut.boost is None]
-    return (*read, *(name for piece in pieces for name in piece.probed))
+    more = (name for piece in pieces_of(config) for name in piece.probed)
+    return (*(cut.name for cut in own if cut.boost is None), *more)
 
 
 def evidence_tables(names: Sequence[str], inputs: PieceInputs) -> Tables:
-    """The tables of the pieces with these names, of one dataset; parts each in a process."""
-    pieces, sent = [piece_of(name) for name in names], replace(inputs, rows={})
-    made = in_parallel(lambda part: part(), [p for piece in pieces for p in piece.parts(sent)])
+    """The tables of the pieces with these names, of one dataset."""
+    parts: list[Part] = []
+    for piece in map(piece_of, names):
+        own = {name: table for name, table in inputs.rows.items() if name in piece.rows}
+        parts += piece.tables(replace(inputs, rows=own))
     frames: dict[str, list[pd.DataFrame]] = {}
-    for tables in (*made, *(piece.tables(inputs) for piece in pieces)):
+    for tables in in_parallel(lambda part: part(), parts):
         for name, table in tables.items():
             frames.setdefault(name, []).append(table)
     return {name: pd.concat(rows, ignore_index=True) for name, rows in frames.items()}

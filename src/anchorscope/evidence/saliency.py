@@ -23,13 +23,11 @@ from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import Trunk
 from anchorscope.engine.interventions import TokenPositions, positions_of
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import CLEAN
-from anchorscope.engine.read import Row, edges_of, lay_out
+from anchorscope.engine.read import Row, edges_of, lay_out, unchanged_row
 from anchorscope.evidence.pieces import Piece, PieceInputs
 from anchorscope.evidence.shards import (
     HeldOut,
     Shards,
-    budget_of,
     evidence_name,
     readable,
     trunks,
@@ -63,20 +61,17 @@ def saliency(
     `exact`: edges from E_Q; `question`: from all tokens of the question.
     """
     # The answer's tokens, all of whose states are asked for, on the clean trunk.
-    rows = [
-        Row(n, CLEAN, (), mark.ids[mark.answer_at :],
-            tuple(range(mark.answer_at, len(mark.ids))), range(0))
-        for n, mark in enumerate(marks)
-    ]  # fmt: skip
+    rows = [unchanged_row(mark, n, before=0) for n, mark in enumerate(marks)]
     out = np.full((len(marks), len(LOSSES), len(SOURCES), lease.model.blocks), np.nan)
 
     def work(batch: list[Row]) -> np.ndarray:
-        numbers = [row.number for row in batch]
-        positions, labels = [marks[n] for n in numbers], [wrong[n] for n in numbers]
-        return _micro_batch(lease, trunk, batch, positions, labels, held_out)
+        own = [row.number for row in batch]
+        labels = [wrong[n] for n in own]
+        return _micro_batch(lease, trunk, batch, [marks[n] for n in own], labels, held_out)
 
-    options = {"length": lambda row: len(row.ids), "then": lambda row: row.number}
-    for batch, by_row in in_batches(rows, work, **options, budget=budget):
+    for batch, by_row in in_batches(
+        rows, work, length=lambda row: len(row.ids), then=lambda row: row.number, budget=budget
+    ):
         out[[row.number for row in batch]] = by_row
     return out
 
@@ -109,7 +104,9 @@ def _micro_batch(
         attention.append(weights if weights.requires_grad else weights.requires_grad_())
 
     with _frozen(lease.model.lm):
-        read = lease.run(tokens, layout, memory, head=True, watch=watch, logits_at=at)
+        read = lease.run(
+            tokens, layout, memory, head=True, watch=watch, gradients=True, logits_at=at
+        )
         assert read.logits is not None
         logit = held_out.logits([mark.id for mark in marks], read.states)
         # Rows do not see one another, so the sum's gradient is each row's own.
@@ -161,9 +158,9 @@ def _lm_loss(logits: Tensor, row: Tensor, target: Tensor) -> Tensor:
 def _frozen(lm: nn.Module) -> Iterator[None]:
     """Keep parameters out of gradients: none is stored for them, during or after the block."""
     learning = [parameter for parameter in lm.parameters() if parameter.requires_grad]
-    for parameter in learning:
-        parameter.requires_grad_(False)
     try:
+        for parameter in learning:
+            parameter.requires_grad_(False)
         yield
     finally:
         for parameter in learning:
@@ -179,7 +176,11 @@ def read_saliency(
     def work(number: int, dataset: str, samples: list[Sample]) -> None:
         read = readable(samples, held_out.get(dataset))
         frames = [pd.DataFrame(columns=list(table_columns.SALIENCY_ROWS))]
-        grown, graded = budget_of(lease), budget_of(lease, gradients=True)
+        grown = Budget.of(lease.model)
+        # A graph holds the activations of all blocks: on a CPU, whose packs are small, a quarter
+        # of the tokens, elsewhere as if each block had a pack of its own.
+        share = 4 if lease.model.device.type == "cpu" else max(4, lease.model.blocks)
+        graded = Budget(max(1, grown.tokens // share))
         for batch, trunk in trunks(lease, shards.prefix(dataset), read, budget=grown):
             wrong = [int(sample.verdict == "wrong") for sample in batch]
             marks = [positions_of(sample) for sample in batch]
@@ -193,16 +194,11 @@ def read_saliency(
 
 def _long(samples: Sequence[Sample], salience: np.ndarray) -> pd.DataFrame:
     """Saliency [question, loss, source, block] as one row a number."""
-    question, loss, source, block = (index.ravel() for index in np.indices(salience.shape))
-    columns = {
-        "id": np.array([sample.id for sample in samples], dtype=object)[question],
-        "dataset": [samples[0].question.dataset] * len(question),
-        "loss": np.array(LOSSES)[loss],
-        "source": np.array(SOURCES)[source],
-        "layer": block + 1,
-        "saliency": salience.ravel(),
-    }
-    return pd.DataFrame(columns, columns=list(table_columns.SALIENCY_ROWS))
+    levels = ([s.id for s in samples], LOSSES, SOURCES, range(1, salience.shape[-1] + 1))
+    index = pd.MultiIndex.from_product(levels, names=("id", "loss", "source", "layer"))
+    rows = pd.DataFrame({"saliency": salience.ravel()}, index=index).reset_index()
+    rows["dataset"] = samples[0].question.dataset
+    return rows.reindex(columns=list(table_columns.SALIENCY_ROWS))
 
 
 def saliency_table(inputs: PieceInputs) -> pd.DataFrame:
@@ -240,7 +236,7 @@ def _by_layer(part: pd.DataFrame) -> Iterator[tuple[int | str, pd.Series]]:
 
 
 PIECE = Piece(
-    tables=lambda inputs: {"saliency": saliency_table(inputs)} if "saliency" in inputs.rows else {},
+    tables=lambda inputs: [lambda: {"saliency": saliency_table(inputs)}] if inputs.rows else [],
     rows=("saliency",),
     stages=("saliency",),
     read_with_probes=read_saliency,

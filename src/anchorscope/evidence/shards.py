@@ -5,7 +5,7 @@ What is on disk is not done again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -29,9 +29,9 @@ def evidence_name(piece: str, number: int) -> str:
     return f"evidence/{piece}/{number:05d}.parquet"
 
 
-def stored_rows(store: Store, piece: str, dataset: str, *, shards: int) -> pd.DataFrame:
-    """The rows of evidence/<piece> of one dataset; an error where a shard lacks them."""
-    files = [store.file(evidence_name(piece, number)) for number in range(shards)]
+def stored_rows(store: Store, piece: str, dataset: str, numbers: Iterable[int]) -> pd.DataFrame:
+    """The rows of evidence/<piece> of one dataset in these shards; an error without one."""
+    files = [store.file(evidence_name(piece, number)) for number in numbers]
     rows = pd.concat([pd.read_parquet(file) for file in files])
     return cast(pd.DataFrame, rows.loc[rows["dataset"] == dataset]).reset_index(drop=True)
 
@@ -51,10 +51,6 @@ class Shards:
     def of_dataset(self, name: str) -> list[Sample]:
         """Read all samples of a dataset from its shards."""
         return [s for shard in self.samples for s in shard if s.question.dataset == name]
-
-    def numbers(self, dataset: str) -> list[int]:
-        """The shards that hold a dataset."""
-        return [n for n, shard in enumerate(self.samples) if shard[0].question.dataset == dataset]
 
     def prefix(self, dataset: str) -> Prefix:
         """The tokens in front of every question of a dataset; one dataset's is kept at a time."""
@@ -94,8 +90,8 @@ class Shards:
 
     def rows(self, piece: str, dataset: str) -> pd.DataFrame:
         """What a piece stored of a dataset, over all shards."""
-        names = [evidence_name(piece, number) for number in self.numbers(dataset)]
-        return pd.concat([pd.read_parquet(self.store.file(n)) for n in names], ignore_index=True)
+        own = [n for n, shard in enumerate(self.samples) if shard[0].question.dataset == dataset]
+        return stored_rows(self.store, piece, dataset, own)
 
     def save_table(self, piece: str, number: int, table: pd.DataFrame) -> None:
         """Stores a shard's table under evidence/."""
@@ -106,17 +102,6 @@ def readable(samples: Sequence[Sample], held_out: HeldOut | None) -> list[Sample
     """The samples that a probe holds out: judged right or wrong, and in a fold."""
     folds = {} if held_out is None else held_out.fold
     return [sample for sample in samples if sample.usable and sample.id in folds]
-
-
-def budget_of(lease: Lease, *, gradients: bool = False) -> Budget:
-    """How many tokens go through the model at once on its device.
-
-    Fewer where gradients are taken, since a graph holds the activations of all blocks: a quarter
-    on a CPU, whose packs are small, elsewhere as if each block had a pack of its own.
-    """
-    usual = Budget.of(lease.model)
-    share = 4 if lease.model.device.type == "cpu" else max(4, lease.model.blocks)
-    return Budget(max(1, usual.tokens // share)) if gradients else usual
 
 
 def prefix_of(lease: Lease, samples: Sequence[Sample]) -> Prefix:
@@ -181,10 +166,10 @@ def _by_prefix(
         by_length.setdefault([*alike, False].index(False), []).append(id)
     for length, ids in sorted(by_length.items(), reverse=True):
         # What comes later never changed the keys and values of the first tokens.
-        pairs = None
-        if length and prefix.pairs is not None:
-            pairs = tuple((key[:, :, :length], value[:, :, :length]) for key, value in prefix.pairs)
-        yield (Prefix(prefix.ids[:length], pairs) if pairs else Prefix((), None)), ids
+        pairs = tuple(
+            (key[:, :, :length], value[:, :, :length]) for key, value in prefix.pairs or ()
+        )
+        yield Prefix(prefix.ids[:length], pairs if length else None), ids
 
 
 @dataclass(frozen=True, kw_only=True)

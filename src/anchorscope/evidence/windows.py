@@ -33,6 +33,6 @@ def windows_table(inputs: PieceInputs) -> pd.DataFrame:
 
 
 PIECE = Piece(
-    tables=lambda inputs: {"windows": windows_table(inputs)},
+    tables=lambda inputs: [lambda: {"windows": windows_table(inputs)}],
     passes=window_knockouts,
 )

@@ -22,7 +22,7 @@ class Choice(NamedTuple):
     device: str
     dtype: torch.dtype
     why: str
-    spread: str | None = None  # "balanced"; `device` is then the first
+    spread: bool = False  # over all devices; `device` is then the first
 
 
 def choose(device: str = "auto", dtype: str = "auto") -> Choice:
@@ -30,7 +30,7 @@ def choose(device: str = "auto", dtype: str = "auto") -> Choice:
     if dtype not in get_args(DType):
         raise unknown("dtype", dtype, get_args(DType))
     chosen, because = _device(device)
-    spread = BALANCED if device == BALANCED else None
+    spread = device == BALANCED
     if dtype != "auto":
         return Choice(chosen, getattr(torch, dtype), f"{because}; {dtype} as asked", spread)
     if chosen.startswith("cuda"):

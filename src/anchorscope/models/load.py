@@ -11,16 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
-    PretrainedConfig,
     PreTrainedModel,
 )
 
 from anchorscope.errors import UserError, did_you_mean, in_a_line, user_path
 from anchorscope.models.device import (
-    BALANCED,
     Choice,
     choose,
     devices_of,
@@ -117,7 +114,7 @@ def load_model(
         path = user_path(change)
         last = path.resolve().name if path.is_dir() else change.rstrip("/").split("/")[-1]
         name = f"{name} + {last}"
-    why = choice.why + (f"; on {devices_of(lm)}" if choice.spread == BALANCED else "")
+    why = choice.why + (f"; on {devices_of(lm)}" if choice.spread else "")
     log.info("%s on %s", name, why)
     return Model(
         name=name,
@@ -195,14 +192,19 @@ def _read(
 ) -> tuple[Any, Any]:
     """The model and its tokenizer; every failure is a UserError."""
     try:
-        if not options["trust_remote_code"]:
-            check_no_code(place, revision=options["revision"])
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
         return _weights(place, choice, options, adapter), tokenizer
     except (MemoryError, UserError):
         raise
     except torch.OutOfMemoryError as error:
-        raise _too_large(choice.device) from error
+        size = ""
+        if torch.device(choice.device).type == "cuda":
+            total = torch.cuda.get_device_properties(choice.device).total_memory
+            size = f" ({total / 2**30:.1f} GiB in all)"
+        raise UserError(
+            f"The model does not fit into what is free of {choice.device}{size}. "
+            "Choose another device, a smaller dtype or a smaller model."
+        ) from error
     except Exception as error:  # a folder or an answer that makes no sense ends in any error
         raise unreadable(given, error, trusted=options["trust_remote_code"]) from error
 
@@ -224,37 +226,18 @@ def unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
 
 def _weights(place: str, choice: Choice, options: dict[str, Any], adapter: str | None) -> Any:
     """The model on its device, its adapter merged into it."""
-    if choice.spread == BALANCED and adapter is None:
+    if choice.spread and adapter is None:
         return read_spread(place, dtype=choice.dtype, **options)
-    # Straight onto the device, without a copy in main memory; an adapter is merged first. Packed
-    # weights must be read so, since some cannot be sent to another device.
-    on_gpu = adapter is None and torch.device(choice.device).type == "cuda"
-    straight = choice.spread is None and (on_gpu or _is_quantised(place, options))
+    # Straight onto the device, without a copy in main memory; an adapter is merged first.
+    device = choice.device if adapter is None else None
     lm: Any = AutoModelForCausalLM.from_pretrained(
-        place, dtype=choice.dtype, device_map=choice.device if straight else None, **options
+        place, dtype=choice.dtype, device_map=device, **options
     )
     check_plain(lm)
     if adapter is not None:
         lm = _merge_adapter(lm, adapter)
-    if choice.spread == BALANCED:
-        return spread_out(lm)
-    return lm if straight else lm.to(choice.device)
-
-
-def _is_quantised(place: str, options: dict[str, Any]) -> bool:
-    """Whether the model's own files say that its weights are quantised."""
-    config = AutoConfig.from_pretrained(place, **options)
-    return getattr(config, "quantization_config", None) is not None
-
-
-def _too_large(device: str) -> UserError:
-    size = ""
-    if torch.device(device).type == "cuda":
-        size = f" ({torch.cuda.get_device_properties(device).total_memory / 2**30:.1f} GiB in all)"
-    return UserError(
-        f"The model does not fit into what is free of {device}{size}. "
-        "Choose another device, a smaller dtype or a smaller model."
-    )
+        lm = spread_out(lm) if choice.spread else lm.to(choice.device)
+    return lm
 
 
 def _with_offsets(tokenizer: Any, name: str) -> Any:
@@ -299,57 +282,25 @@ def _merge_adapter(lm: PreTrainedModel, adapter: str) -> PreTrainedModel:
 # --- Models that cannot be used ---
 
 
-def check_no_code(place: str, *, revision: str | None = None) -> None:
-    """Raise a UserError where config.json names code to compute a model's attention or experts.
-
-    transformers before 5.3 fetches and runs it without being asked to trust it, where the package
-    `kernels` is installed (CVE-2026-4372); later ones leave these fields out.
-    """
-    content, _ = PretrainedConfig.get_config_dict(place, revision=revision)
-    waiting: list[Any] = [content]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            # A name with a slash is a repository; "sdpa" and the like are transformers' own.
-            for name, value in part.items():
-                if str(name).endswith("_implementation_internal") and "/" in str(value):
-                    raise UserError(
-                        f"The config.json of '{place}' names code of its own ({name}), which is "
-                        "not run. Take that field out, or another model."
-                    )
-        if isinstance(part, dict | list):
-            waiting += part.values() if isinstance(part, dict) else part
-
-
 def check_plain(lm: nn.Module) -> None:
     """Raise a UserError where a model is compiled or rounds its activations by batch."""
     name = type(lm).__name__
     for module in lm.modules():
-        if _compiled(module):
+        own, weight = module.__dict__.get("forward"), module._parameters.get("weight")
+        if (
+            type(module).__name__ == "OptimizedModule"
+            or getattr(module, "_compiled_call_impl", None) is not None
+            or hasattr(own, "_torchdynamo_orig_callable")
+        ):
             raise UserError(
                 f"Parts of this {name} are compiled, and their attention cannot be replaced. Give "
                 "the model before `torch.compile`."
             )
-        if _rounds_activations(module):
+        # Dynamic quantisation, by torch in a module of its own, by torchao in its weight.
+        of_torch = "ao.nn.quantized" in type(module).__module__
+        if of_torch or getattr(weight, "act_quant_kwargs", None) is not None:
             raise UserError(
                 f"This {name} rounds its activations to a few bits as well as its weights, by "
                 "steps that depend on what else is in the batch, so no state would come out "
                 "twice. Give the model itself, or one with quantised weights alone."
             )
-
-
-def _compiled(module: nn.Module) -> bool:
-    own = module.__dict__.get("forward")
-    return (
-        type(module).__name__ == "OptimizedModule"
-        or getattr(module, "_compiled_call_impl", None) is not None
-        or hasattr(own, "_torchdynamo_orig_callable")
-    )
-
-
-def _rounds_activations(module: nn.Module) -> bool:
-    """Dynamic quantisation, by torch in a module of its own, by torchao in its weight."""
-    weight: Any = module._parameters.get("weight")
-    inner = getattr(weight, "act_quant_kwargs", None)
-    linear = type(weight).__name__.startswith("LinearActivation")  # torchao before 0.14
-    return "ao.nn.quantized" in type(module).__module__ or inner is not None or linear

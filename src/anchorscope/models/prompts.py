@@ -11,11 +11,9 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import weakref
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -70,10 +68,10 @@ def make_prompts(
     wording: Wording = USUAL,
 ) -> list[Prompt]:
     """The prompts for questions in a settled style, tokenised together on all cores."""
-    before, after = _around(model, shots, style, wording)
+    *before, after = _pieces_around(model, shots, style, wording)
     pieces = [[*before, PromptPart(question, False), after] for question in questions]
     if style == "chat":
-        pieces = [_as_written(model, parts, shots, wording.instruction) for parts in pieces]
+        pieces = [_as_written(model, parts, shots, wording) for parts in pieces]
     # A chat template writes its own special tokens; plain text gets the tokenizer's.
     coded = tokenise(model.tokenizer, pieces, special=style == "text")
     most = window_of(model)
@@ -92,31 +90,29 @@ def make_prompts(
     return prompts
 
 
-def _around(
-    model: Model, shots: Sequence[Shot], style: str, wording: Wording
-) -> tuple[list[PromptPart], PromptPart]:
-    """The parts of a prompt before its question, and the one after it."""
-    if style == "chat":
-        *before, after = _chat_pieces(model, shots, wording.instruction)
-        return before, after
-    answer = f"\n{wording.answer}"
-    before = [PromptPart(wording.question, True)]
-    for shot in shots:
-        before += [
-            PromptPart(shot.question, False),
-            PromptPart(f"{answer} ", True),
-            PromptPart(shot.answer, False),
-            PromptPart(f"\n\n{wording.question}", True),
-        ]
-    return before, PromptPart(answer, True)
+def _written(
+    model: Model, question: str, shots: Sequence[Shot], style: str, wording: Wording
+) -> str:
+    """The text of a prompt: the chat template's own, or questions and answers line by line."""
+    turns = [(shot.question, shot.answer) for shot in shots]
+    if style == "text":
+        before = "".join(f"{wording.question}{q}\n{wording.answer} {a}\n\n" for q, a in turns)
+        return f"{before}{wording.question}{question}\n{wording.answer}"
+    # Without a system turn, which not every template has.
+    texts = [*(text for turn in turns for text in turn), question]
+    texts[0] = wording.instruction + texts[0]
+    chat = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts)]
+    return model.tokenizer.apply_chat_template(
+        chat, tokenize=False, add_generation_prompt=True, **_NO_THINKING
+    )
 
 
 def _as_written(
-    model: Model, parts: list[PromptPart], shots: Sequence[Shot], instruction: str
+    model: Model, parts: list[PromptPart], shots: Sequence[Shot], wording: Wording
 ) -> list[PromptPart]:
     """The parts as the chat template writes them; an error where it changes the question."""
     question = parts[-2].text
-    written = _chat(model.tokenizer, question, shots, instruction)
+    written = _written(model, question, shots, "chat", wording)
     if "".join(part.text for part in parts) == written:
         return parts
     if written.count(question) == 1:  # a template that says other things beside some questions
@@ -128,12 +124,14 @@ def _as_written(
     )
 
 
-def _chat_pieces(model: Model, shots: Sequence[Shot], instruction: str) -> list[PromptPart]:
-    """The pieces before and after the question, as the template writes them around marks."""
+def _pieces_around(
+    model: Model, shots: Sequence[Shot], style: str, wording: Wording
+) -> list[PromptPart]:
+    """The pieces before a question and the one after it, as they are written around marks."""
     texts = [text for shot in shots for text in (shot.question, shot.answer)]
     marks = [f"x{secrets.token_hex(8)}x" for _ in (*texts, "the question")]
     turns = [Shot(question=q, answer=a) for q, a in zip(marks[:-1:2], marks[1::2], strict=True)]
-    rest, pieces = _chat(model.tokenizer, marks[-1], turns, instruction), []
+    rest, pieces = _written(model, marks[-1], turns, style, wording), []
     for mark, text in zip(marks, [*texts, None], strict=True):
         own, found, rest = rest.partition(mark)
         if not found or mark in rest:
@@ -179,8 +177,11 @@ def has_chat(model: Model) -> bool:
 def first_tokens(model: Model) -> tuple[bool, str]:
     """Whether a text begins with the token that the model's files name, and what was found."""
     tokenizer = model.tokenizer
-    named = _named(tokenizer)
-    bos = tokenizer.bos_token_id
+    file = Path(str(getattr(tokenizer, "name_or_path", ""))) / "tokenizer_config.json"
+    files = getattr(tokenizer, "init_kwargs", {})
+    if file.is_file():
+        files = json.loads(file.read_text(encoding="utf-8"))
+    named, bos = files.get("add_bos_token"), tokenizer.bos_token_id
     if named is None or bos is None:
         return True, "its files name none"
     for style in ("text", "chat") if has_chat(model) else ("text",):
@@ -190,14 +191,6 @@ def first_tokens(model: Model) -> tuple[bool, str]:
         if (style == "text" and count != int(named)) or count > 1:
             return False, f"{count} × {tokenizer.bos_token!r} in front of a {style} prompt"
     return True, repr(tokenizer.bos_token) if named else f"no {tokenizer.bos_token!r}"
-
-
-def _named(tokenizer: Any) -> bool | None:
-    """Whether the tokenizer's files put BOS in front of a text; None where they do not say."""
-    file = Path(str(getattr(tokenizer, "name_or_path", ""))) / "tokenizer_config.json"
-    if file.is_file():
-        return json.loads(file.read_text(encoding="utf-8")).get("add_bos_token")
-    return getattr(tokenizer, "init_kwargs", {}).get("add_bos_token")
 
 
 def stop_ids(model: Model, *, lines: bool = True) -> list[int]:
@@ -210,19 +203,6 @@ def stop_ids(model: Model, *, lines: bool = True) -> list[int]:
     ends = ends if isinstance(ends, list) else [ends]
     named = (tokenizer.eos_token_id, *(vocabulary.get(name) for name in _TURN_ENDS))
     return sorted((ends_line if lines else set()) | {i for i in (*ends, *named) if i is not None})
-
-
-def _chat(tokenizer: Any, question: str, shots: Sequence[Shot], instruction: str) -> str:
-    """The chat as the template writes it, without a system turn, which not every template has."""
-    turns: list[dict[str, str]] = []
-    for shot in shots:
-        turns.append({"role": "user", "content": shot.question})
-        turns.append({"role": "assistant", "content": shot.answer})
-    turns.append({"role": "user", "content": question})
-    turns[0]["content"] = instruction + turns[0]["content"]
-    return tokenizer.apply_chat_template(
-        turns, tokenize=False, add_generation_prompt=True, **_NO_THINKING
-    )
 
 
 # --- Tokenise untrusted text without its special tokens ---
@@ -252,9 +232,6 @@ class _Secret(NamedTuple):
     names: dict[str, str]  # name in the tokenizer -> name in the copy, just as long
     ids: dict[int, int]  # id in the copy -> id in the tokenizer
     pattern: re.Pattern[str]  # finds the names of the tokenizer
-
-
-_SECRETS: weakref.WeakKeyDictionary[Any, _Secret] = weakref.WeakKeyDictionary()
 
 
 def tokenise(
@@ -301,24 +278,20 @@ def _writes_guarded_token(
         for start, stop, piece in zip(ends[:-1], ends[1:], pieces, strict=True)
         if not piece.ours and start < stop
     ]
-    starts = [start for start, _ in others]
-    # Pieces are in order, so only the last that begins before a token ends can overlap it.
-    before = ((a, bisect_left(starts, b)) for a, b in spans)
-    return any(count > 0 and a < others[count - 1][1] for a, count in before)
+    return any(a < stop and start < b for a, b in spans for start, stop in others)
 
 
 def _tokenise_by_secret(
     tokenizer: Any, pieces: Sequence[PromptPart], special: bool
 ) -> TokenisedPrompt:
-    secret = _SECRETS.get(tokenizer)
-    if secret is None:
-        secret = _SECRETS[tokenizer] = _make_secret(tokenizer)
+    secret = _make_secret(tokenizer)
     rename = partial(secret.pattern.sub, lambda match: secret.names[match[0]])
     text = "".join(rename(piece.text) if piece.ours else piece.text for piece in pieces)
     coded = secret.coder.encode(text, add_special_tokens=special)
     return TokenisedPrompt(tuple(secret.ids.get(id, id) for id in coded.ids), tuple(coded.offsets))
 
 
+@lru_cache(maxsize=4)
 def _make_secret(tokenizer: Any) -> _Secret:
     guarded = guarded_tokens(tokenizer)
     # Random private-use letters, different in each process, so that no text can contain them.

@@ -190,7 +190,7 @@ def _piece_inputs(run: Run, dataset: Dataset, readings: Readings) -> PieceInputs
     states = sorted({name for piece in pieces for name in piece.loads if name in bank.names})
     shards = range(dataset.shards)
     rows = {
-        name: stored_rows(store, name, dataset.name, shards=dataset.shards)
+        name: stored_rows(store, name, dataset.name, shards)
         for piece in pieces
         for name in piece.rows
         if all(store.has(evidence_name(name, number)) for number in shards)

@@ -84,7 +84,7 @@ def row_of(variant: Variant) -> Row:
     try:
         answers = labelled(variant.samples, variant.dataset, config)
         ids, passes = list(answers.ids), {KNOCKOUT.name: variant.knockout}
-        bank = StateBank(variant.folder, ids).renamed(passes)
+        bank = StateBank(variant.folder, ids, passes)
         # The retest was read with the run's own knockout.
         own = variant.knockout == KNOCKOUT.name
         names = [n for n in READ if n in bank.names and (own or not n.startswith("retest"))]

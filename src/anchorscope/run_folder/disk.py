@@ -7,27 +7,21 @@ file or the new one.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
-import re
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
-
 from anchorscope.errors import UserError, in_a_line
 
 Save = Callable[[Any], object]  # writes to an open binary file
 GB = 1e9
-_DAY = 24 * 3600
 _PARTIAL = ".partial"
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_IDLE = 3600  # seconds without a write after which a partial file is of a killed writer
 
 
 class Written(NamedTuple):
@@ -58,12 +52,8 @@ def create_atomic(target: Path, data: bytes) -> Written | None:
     with _partial(target, lambda file: file.write(data)) as (partial, written):
         try:
             os.link(partial, target)
-        except FileExistsError:
-            return None
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            if target.exists():  # without links, two writers at the same moment go unnoticed
+        except OSError:  # it is there, or the disk has no links: then the last of two writers wins
+            if target.exists():
                 return None
             partial.replace(target)
     sync_folder(target.parent)
@@ -74,8 +64,7 @@ def create_atomic(target: Path, data: bytes) -> Written | None:
 def _partial(target: Path, save: Save) -> Iterator[tuple[Path, Written]]:
     """Write and sync a file under a temporary name; remove it at the end unless it was renamed."""
     _make_folder(target.parent)
-    name = f".{target.name}.@{machine()}~{os.getpid()}~{os.urandom(4).hex()}{_PARTIAL}"
-    partial = target.with_name(name)
+    partial = target.with_name(f".{target.name}.{os.urandom(8).hex()}{_PARTIAL}")
     try:
         with partial.open("wb") as file:
             save(file)
@@ -129,26 +118,11 @@ def is_partial(name: str) -> bool:
 
 
 def remove_partials(folder: Path) -> None:
-    """Remove what killed writers left: those of this machine, and any file older than a day."""
+    """Remove what killed writers left: the partial files that have not grown for an hour."""
     for path in folder.rglob(f".*{_PARTIAL}"):
-        host, pid, *_ = [*path.name.rpartition("@")[2].split("~"), ""]
-        dead = host == machine() and pid.isdigit() and not psutil.pid_exists(int(pid))
         with suppress(OSError):
-            if dead or time.time() - path.stat().st_mtime > _DAY:
+            if time.time() - path.stat().st_mtime > _IDLE:
                 path.unlink()
-
-
-def machine() -> str:
-    """The machine's name, namespace of process numbers, and boot.
-
-    Two machines may share a name: the boot id tells them apart. Process numbers from before a boot
-    mean as little as those of another machine.
-    """
-    namespace, boot = 0, ""
-    with suppress(OSError):
-        namespace = os.stat("/proc/self/ns/pid").st_ino
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{re.sub(r'[^A-Za-z0-9.-]', '_', socket.gethostname())}.{namespace}.{boot[:12]}"
 
 
 @contextmanager
@@ -170,19 +144,19 @@ def unsafe_entries(folder: Path, names: Iterable[str] | None = None) -> Iterator
     overwritten; a pipe blocks its reader, and /dev/zero never ends. The folder itself may be a
     link: its owner made that one. With `names`, only these files are examined.
     """
-    roots, snapshots = [os.path.realpath(folder)], folder.absolute().parent
-    if names is not None and snapshots.name == "snapshots":
+    roots, parent = [folder.resolve()], folder.absolute().parent
+    if names is not None and parent.name == "snapshots":
         # The hub's cache keeps the files of a snapshot beside it, as blobs of the same repository.
-        roots.append(os.path.realpath(snapshots.parent / "blobs"))
+        roots.append((parent.parent / "blobs").resolve())
     walked = (Path(at, name) for at, dirs, files in os.walk(folder) for name in (*dirs, *files))
     for path in sorted(walked) if names is None else (folder / name for name in names):
-        target = os.path.realpath(path)
         if path.is_symlink():
-            if not any(os.path.commonpath([root, target]) == root for root in roots):
+            target = Path(os.path.realpath(path))  # of a link to itself too
+            if not any(target.is_relative_to(root) for root in roots):
                 yield path, f"is a link that leads out of the folder, to {in_a_line(target)}"
-            elif not os.path.isfile(path):
+            elif not target.is_file():
                 yield path, "is a link to what is no file"
-        elif os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        elif path.exists() and not (path.is_file() or path.is_dir()):
             yield path, "is a pipe, a socket or a device, and no file"
 
 

@@ -49,24 +49,19 @@ def _weights(lm: Any) -> Iterator[tuple[str, Any]]:
     saved = lm.state_dict().keys()
     buffers = ((name, buffer) for name, buffer in lm.named_buffers() if name in saved)
     for name, weight in chain(lm.named_parameters(), buffers):
-        if weight.is_meta:
+        if weight.is_meta:  # accelerate keeps it in main memory or on disk until its module runs
             # Offloaded, tied weights are no longer one object: the second name is left out as ever.
             if name in getattr(lm, "all_tied_weights_keys", {}):
                 continue
-            weight = _offloaded(lm, name)
+            module, _, own = name.rpartition(".")
+            hook = lm.get_submodule(module)._hf_hook
+            maps = [getattr(h, "weights_map", None) for h in getattr(hook, "hooks", (hook,))]
+            weight = next(kept[own] for kept in maps if kept is not None)
         if hasattr(weight, "__tensor_flatten__"):  # quantised: packed values and their scales
             parts, _ = weight.__tensor_flatten__()
             yield from ((f"{name}.{part}", getattr(weight, part)) for part in parts)
         else:
             yield name, weight
-
-
-def _offloaded(lm: Any, name: str) -> Any:
-    """A weight that accelerate keeps in main memory or on disk until its module runs."""
-    module, _, own = name.rpartition(".")
-    hook = lm.get_submodule(module)._hf_hook
-    hooks = getattr(hook, "hooks", (hook,))
-    return next(h.weights_map[own] for h in hooks if getattr(h, "weights_map", None) is not None)
 
 
 def versions() -> dict[str, str]:
@@ -82,10 +77,11 @@ def versions() -> dict[str, str]:
 
 def git_revision() -> str | None:
     """The revision of this source tree, marked where it was changed; None outside a checkout."""
-    folder = str(Path(__file__).parent)
+    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
-        command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"]
-        described = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+        described = subprocess.run(
+            [*words, "--abbrev=12"], capture_output=True, text=True, timeout=5, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return described.stdout.strip() or None if described.returncode == 0 else None

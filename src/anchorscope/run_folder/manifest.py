@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import socket
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,6 +33,32 @@ REMAKE = "the command that made the run makes it again"
 _CHECKSUM = "checksum"
 _UNLISTED = (RUN, OWNER, LOCK, "view.html")
 Entries = dict[str, Written]  # by name
+
+
+# --- Who writes it ---
+
+
+class Busy(UserError):
+    """Another process owns the folder."""
+
+    @classmethod
+    def by(cls, place: object, owner: Any, advice: str = "") -> Busy:
+        """The error for a folder or URL whose owner.json says this."""
+        owner = owner if isinstance(owner, dict) else {}
+        process, host, since = (owner.get(n, "unknown") for n in ("process", "host", "since"))
+        return cls(
+            f"{place} is being written by process {process} on {host}, since {since}. Wait until "
+            f"it is done, or stop it; the same command then continues.{advice}"
+        )
+
+
+def this_owner() -> dict[str, Any]:
+    """What owner.json says where this process owns the folder."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    return {"process": os.getpid(), "host": socket.gethostname(), "since": since}
+
+
+# --- run.json ---
 
 
 def info_text(info: Mapping[str, Any]) -> bytes:
@@ -114,12 +143,13 @@ def check_info(info: Mapping[str, Any], file: Path) -> None:
         _Info.model_validate(info)
     except ValidationError as error:
         first = error.errors()[0]
-        text = repr(first["input"])
-        shown = text if len(text) <= 60 else text[:57] + "..."
         raise UserError(
-            f"'{file}' describes no run: its {' '.join(map(str, first['loc']))} is {shown}. Get "
-            "the folder again, or run its command into a new one."
+            f"'{file}' describes no run: its {' '.join(map(str, first['loc']))} is "
+            f"{repr(first['input'])[:60]}. Get the folder again, or run its command into a new one."
         ) from error
+
+
+# --- The listing in run.json, and the markers ---
 
 
 def read_listing(path: Path, info: Mapping[str, Any] | None = None) -> Entries:
@@ -178,6 +208,9 @@ def read_markers(path: Path) -> Entries:
     return {name: written for name, written in markers.items() if written is not None}
 
 
+# --- Whether the files are what was written ---
+
+
 def check_files(path: Path) -> Iterator[tuple[str, str]]:
     """The name of every file that a run must hold, and what is wrong with it ("" if nothing is).
 
@@ -186,23 +219,23 @@ def check_files(path: Path) -> Iterator[tuple[str, str]]:
     listed, marked, named = read_listing(path), read_markers(path), marked_names(path)
     for name, written in sorted((listed | marked).items()):
         if (path / STATES).is_dir() or not name.startswith(f"{STATES}/"):
-            yield name, problem_with(path / name, written)
+            yield name, _problem_with(path / name, written)
     torn = named - marked.keys()
     yield from ((marker_name(name), "it is damaged") for name in sorted(torn))
     lost = listed.keys() - named
     yield from ((marker_name(name), "it is missing") for name in sorted(lost))
 
 
-def problem_with(file: Path, written: Written) -> str:
+def _problem_with(file: Path, written: Written) -> str:
     """What is wrong with a file, in words; empty where it is still what was written."""
-    if not file.is_file():
-        return "it is missing"
     try:
         size = file.stat().st_size
         if size != written.bytes:
             return f"it has {size} bytes, and {written.bytes} were written"
         if describe(file) != written:
             return "its checksum is another than that of what was written"
+    except FileNotFoundError:
+        return "it is missing"
     except OSError as error:
         return f"it cannot be read ({error.strerror})"
     return ""
@@ -211,7 +244,7 @@ def problem_with(file: Path, written: Written) -> str:
 def require_whole(path: Path, name: str) -> None:
     """Raise a UserError where a file is listed and is no longer what was written."""
     written = read_marker(path, name) or read_listing(path).get(name)
-    problem = written and problem_with(path / name, written)
+    problem = written and _problem_with(path / name, written)
     if problem:
         raise UserError(
             f"'{path / name}' is damaged: {problem}. The command that made the run makes it again; "
@@ -233,9 +266,8 @@ class Checked:
         return not self.wrong
 
     def __str__(self) -> str:
-        if self.ok:
-            return f"{self.name}: {self.note}" if self.note else self.name
-        return f"{self.name}: {self.wrong}; {self.do}" if self.do else f"{self.name}: {self.wrong}"
+        more = "; ".join(filter(None, (self.wrong, self.do) if self.wrong else (self.note,)))
+        return f"{self.name}: {more}" if more else self.name
 
 
 def verify_run(path: Path) -> Iterator[Checked]:
@@ -246,13 +278,7 @@ def verify_run(path: Path) -> Iterator[Checked]:
         yield Checked(name=name, wrong=f"it {reason}", do="it is not opened")
     if unsafe:  # behind any of the names may be another file, or one without end
         return
-    info = None
-    try:
-        info = read_info(path)
-    except UserError as error:
-        yield Checked(name=RUN, wrong=str(error).rstrip("."))
-    else:
-        yield from _verify_info(info)
+    yield from _verify_info(path)
     problems = dict(check_files(path))
     names = {*read_listing(path), *problems}
     if not (path / STATES).is_dir() and any(name.startswith(f"{STATES}/") for name in names):
@@ -261,16 +287,20 @@ def verify_run(path: Path) -> Iterator[Checked]:
         yield Checked(name=name, wrong=wrong, do=REMAKE if wrong else "")
     for file in sorted(p for p in path.rglob("*") if p.is_file()):
         name = file.relative_to(path).as_posix()
-        if name in {*names, *_UNLISTED} or name.startswith((f"{MARKERS}/", "view-data/")):
-            continue
-        note = "not listed: another command or another version wrote it"
-        if is_partial(file.name):
-            note = "left by a killed writer; the next one removes it"
-        yield Checked(name=name, note=note)
+        if name not in {*names, *_UNLISTED} and not name.startswith((f"{MARKERS}/", "view-data/")):
+            note = "not listed: another command or another version wrote it"
+            if is_partial(file.name):
+                note = "being written, or left by a killed writer; a later command removes it"
+            yield Checked(name=name, note=note)
 
 
-def _verify_info(info: Mapping[str, Any] | None) -> Iterator[Checked]:
-    """Check the versions, and whether the run is finished."""
+def _verify_info(path: Path) -> Iterator[Checked]:
+    """Check run.json, the versions in it, and whether the run is finished."""
+    try:
+        info = read_info(path)
+    except UserError as error:
+        yield Checked(name=RUN, wrong=str(error).rstrip("."))
+        return
     if info is None:
         yield Checked(name=RUN, wrong="it is missing", do="put a backup of it in its place")
         return

@@ -1,32 +1,37 @@
 """A run folder under a URL (s3://, gs://, memory://), worked on in a copy on this machine.
 
 Every finished file goes to the URL, its marker after it. At the start what is there is fetched. The
-copy is under the cache folder and may be removed between runs. An object store has no locks: its
-owner renews a claim.
+copy is under the cache folder and may be removed between runs.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from anchorscope.errors import UserError, in_a_line, user_path
-from anchorscope.run_folder.disk import is_partial
-from anchorscope.run_folder.manifest import LOCK, MARKERS, OWNER, RUN, STATES, marker_name
+from anchorscope.run_folder.disk import create_atomic, is_partial
+from anchorscope.run_folder.manifest import (
+    LOCK,
+    MARKERS,
+    OWNER,
+    RUN,
+    STATES,
+    Busy,
+    marker_name,
+    this_owner,
+)
 
 # A path that pathlib read has lost a slash; one letter is a drive of Windows.
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}([^/].*)")
-_RENEWED, _EXPIRED = 10.0, 120.0  # seconds: a claim
 
 
 def cache_folder() -> Path:
@@ -89,17 +94,16 @@ class Remote:
                 found: Any = self._fs.find("", detail=True)
             except FileNotFoundError:
                 found = {}
-        sizes = {name: facts["size"] for name, facts in found.items() if _stays_inside(name)}
-        wanted = [
-            name
-            for name, size in sizes.items()
-            if name not in (OWNER, LOCK)
-            and (states or not name.removeprefix(f"{MARKERS}/").startswith(f"{STATES}/"))
-            and not self._is_copied(name, size)
-        ]
-        for markers in (False, True):
-            if names := [name for name in wanted if _is_marker(name) == markers]:
-                with self._reached():
+            sizes = {name: facts["size"] for name, facts in found.items() if _stays_inside(name)}
+            wanted = [
+                name
+                for name, size in sizes.items()
+                if name not in (OWNER, LOCK)
+                and (states or not name.removeprefix(f"{MARKERS}/").startswith(f"{STATES}/"))
+                and not self._is_copied(name, size)
+            ]
+            for markers in (False, True):
+                if names := [name for name in wanted if _is_marker(name) == markers]:
                     self._fs.get(names, [str(self.local / name) for name in names])
         return set(sizes)
 
@@ -114,49 +118,27 @@ class Remote:
             self._fs.rm_file(name)
 
     @contextmanager
-    def claimed(
-        self, owner: dict[str, Any], busy: Callable[[str, dict[str, Any]], UserError]
-    ) -> Iterator[None]:
-        """Claim the URL until the block ends; a claim that is not renewed for long expires.
+    def claimed(self) -> Iterator[None]:
+        """Own the URL until the block ends; raise `Busy` where another copy's process does.
 
-        Raises what `busy` makes of the URL and another's claim.
+        The store makes owner.json only where there is none. One that was made from this copy is
+        that of a killed process, since the copy has a lock of its own.
         """
-        claim, (other, age) = {**owner, "copy": str(self.local)}, self.claim()
-        # A claim made from this copy is a killed process's: its lock is ours by now.
-        ours = all(other.get(name) == claim[name] for name in ("host", "copy"))
-        if age < _EXPIRED and not ours:
-            raise busy(self.url, other)
-        self.put_claim(claim)
-        ended = threading.Event()
-
-        def renew() -> None:
-            while not ended.wait(_RENEWED):
-                with suppress(UserError):  # the next one may reach it
-                    self.put_claim(claim)
-
-        thread = threading.Thread(target=renew, daemon=True)
-        thread.start()
+        mark = self.local.with_name(f"{self.local.name}.id")
+        create_atomic(mark, uuid.uuid4().hex.encode())
+        claim = this_owner() | {"copy": mark.read_text()}
+        with self._reached():
+            try:
+                self._fs.pipe_file(OWNER, json.dumps(claim).encode(), mode="create")
+            except FileExistsError:
+                other = json.loads(self._fs.cat_file(OWNER))
+                if other.get("copy") != claim["copy"]:
+                    advice = f" Where that process was killed, remove {self.url}/{OWNER} first."
+                    raise Busy.by(self.url, other, advice) from None
         try:
             yield
         finally:
-            ended.set()
-            thread.join()
             self.remove(OWNER)
-
-    def put_claim(self, claim: dict[str, Any]) -> None:
-        """Write the claim under the URL, and not into the copy."""
-        with self._reached():
-            self._fs.pipe_file(OWNER, json.dumps(claim).encode())
-
-    def claim(self) -> tuple[dict[str, Any], float]:
-        """The claim under the URL and its age in seconds; empty where there is none."""
-        with self._reached():
-            self._fs.invalidate_cache()
-            try:
-                content = json.loads(self._fs.cat_file(OWNER))
-                return content, time.time() - self._fs.modified(OWNER).timestamp()
-            except FileNotFoundError:
-                return {}, math.inf
 
     def _is_copied(self, name: str, size: int) -> bool:
         """Whether the copy has a file already; one without a marker may have changed."""

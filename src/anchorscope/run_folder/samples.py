@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,13 @@ import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
 from anchorscope.errors import UserError
-from anchorscope.records import Answer, Question, Sample, Span
+from anchorscope.records import Answer, Question, Sample
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.table_columns import OUTPUT_ROWS
 
 _SAMPLE = TypeAdapter(Sample)
+_POSITIONS = ("prompt_ids", "question_tokens", "exact_question", "exact_answer")
+_COUNTED = (*_POSITIONS, "content_tokens")
 
 
 def to_frame(samples: Iterable[Sample]) -> pd.DataFrame:
@@ -29,7 +31,14 @@ def from_frame(frame: pd.DataFrame) -> list[Sample]:
     samples = []
     for number, row in enumerate(frame.to_dict("records"), 1):
         try:
-            samples.append(_SAMPLE.validate_python(_nested(row)))
+            sample = _SAMPLE.validate_python(_nested(row))
+            ends = chain(*sample.spans, *sample.property_spans, sample.answer_span or ())
+            counted = chain(
+                ends, sample.answer.token_ids, *(getattr(sample, name) for name in _COUNTED)
+            )
+            if not all(0 <= number < 2**32 for number in counted):
+                raise ValueError("a position or a token id is no such number")
+            samples.append(sample)
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             reason = f"{type(error).__name__}: {error}"
             if isinstance(error, ValidationError):
@@ -56,45 +65,34 @@ def _row(sample: Sample) -> dict[str, Any]:
         "span_stops": [span.stop for span in sample.spans],
         "answer_start": span.start if span else None,
         "answer_stop": span.stop if span else None,
-        "prompt_ids": list(sample.prompt_ids),
-        "question_tokens": list(sample.question_tokens),
-        "exact_question": list(sample.exact_question),
-        "exact_answer": list(sample.exact_answer),
+        **{name: getattr(sample, name) for name in _POSITIONS},
         "kind": sample.kind,
         "property_starts": [span.start for span in sample.property_spans],
         "property_stops": [span.stop for span in sample.property_spans],
-        "content_tokens": list(sample.content_tokens),
+        "content_tokens": sample.content_tokens,
     }
 
 
 def _nested(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """The fields of a sample from its row; what an earlier version did not write is left out."""
-    cells = {name: _plain(name, cell) for name, cell in row.items()}
-    cells = {name: cell for name, cell in cells.items() if cell is not None}
+    """The fields of a sample from its row; empty cells are left out."""
+    cells = {
+        name: cell.tolist() if isinstance(cell, np.ndarray) else cell
+        for name, cell in row.items()
+        # An entropy may be unknown, a NaN.
+        if isinstance(cell, np.ndarray | list | tuple) or name == "first_entropy" or pd.notna(cell)
+    }
     question = {field.name: cells[field.name] for field in fields(Question) if field.name in cells}
     answer = {field.name: cells[field.name] for field in fields(Answer) if field.name in cells}
+    found = "answer_start" in cells
     return cells | {
         "question": question | {"text": cells["question"]},
         "answer": answer | {"text": cells["answer"]},
-        "spans": _spans(cells, "span"),
-        "answer_span": (int(cells["answer_start"]), int(cells["answer_stop"]))
-        if "answer_start" in cells
-        else None,
-        "property_spans": _spans(cells, "property"),
+        "spans": list(zip(cells["span_starts"], cells["span_stops"], strict=True)),
+        "answer_span": (cells["answer_start"], cells["answer_stop"]) if found else None,
+        "property_spans": list(
+            zip(cells.get("property_starts", ()), cells.get("property_stops", ()), strict=True)
+        ),
     }
-
-
-def _plain(name: str, cell: Any) -> Any:
-    """A cell as Python's own value, None where it is empty; an entropy may be unknown, a NaN."""
-    if isinstance(cell, np.ndarray):
-        return cell.tolist()
-    empty = isinstance(cell, float) and math.isnan(cell) and name != "first_entropy"
-    return None if empty or cell is pd.NA else cell
-
-
-def _spans(cells: Mapping[str, Any], kind: str) -> list[Span]:
-    starts, stops = cells.get(f"{kind}_starts", ()), cells.get(f"{kind}_stops", ())
-    return [Span(int(start), int(stop)) for start, stop in zip(starts, stops, strict=True)]
 
 
 def answers_name(number: int) -> str:
@@ -131,25 +129,19 @@ def load_outputs(
 ) -> pd.DataFrame:
     """Log-probability and rank of each answer under each pass: a row per sample and pass.
 
-    Those of the clean pass come from the samples. Passes without files, as in runs of earlier
-    versions and in states that were extracted elsewhere, are left out.
+    Those of the clean pass were noted when the answers were written: greedy, so of rank 1. Passes
+    without files, as in states that were extracted elsewhere, are left out.
     """
-    ids = [sample.id for sample in samples]
-    frames = [_clean_outputs(samples)]
+    ids, clean = [sample.id for sample in samples], []
+    for sample in samples:
+        if sample.exact_answer and sample.answer.log_probs:
+            count = sample.exact_answer[-1] + 1 - len(sample.prompt_ids)
+            log_probs = sample.answer.log_probs[:count]
+            clean.append((sample.id, "clean", log_probs[0], float(np.mean(log_probs)), 1.0))
+    frames = [pd.DataFrame(clean, columns=list(OUTPUT_ROWS))]
     for name in passes:
         files = [output_name(name, number) for number in range(shards)]
         for file in filter(store.has, files):
             rows = pd.read_parquet(store.file(file))
             frames.append(rows.loc[rows["id"].isin(ids)].assign(**{"pass": name}))
     return pd.concat(frames, ignore_index=True).reindex(columns=list(OUTPUT_ROWS))
-
-
-def _clean_outputs(samples: Sequence[Sample]) -> pd.DataFrame:
-    """The output of the clean pass, noted when the answers were written: greedy, so of rank 1."""
-    rows = []
-    for sample in samples:
-        if sample.exact_answer and sample.answer.log_probs:
-            count = sample.exact_answer[-1] + 1 - len(sample.prompt_ids)
-            log_probs = sample.answer.log_probs[:count]
-            rows.append((sample.id, "clean", log_probs[0], float(np.mean(log_probs)), 1.0))
-    return pd.DataFrame(rows, columns=list(OUTPUT_ROWS))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +19,6 @@ from anchorscope.run_folder.store import Store
 _DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}  # safetensors' names
 _NAMES = {kind: name for name, kind in _DTYPES.items()}
 _MOST_NUMBERS = 2**24  # layers × width of one question
-_Rows = slice | list[int]
 
 
 def shard_name(intervention: str, number: int) -> str:
@@ -31,31 +29,17 @@ def shard_name(intervention: str, number: int) -> str:
 def save_states(
     store: Store, name: str, ids: Sequence[str], states: np.ndarray | Sequence[np.ndarray]
 ) -> None:
-    """Store states [question, layer, width], in one array or some questions in each of several.
-
-    It makes a few calls over whole arrays: with many small ones the writing thread waits again and
-    again for Python's lock, which the thread that feeds the model holds.
-    """
+    """Store states [question, layer, width], in one array or some questions in each of several."""
     blocks = [states] if isinstance(states, np.ndarray) else states
-    if not all(map(_finite, blocks)):
-        rows = zip(ids, (state for block in blocks for state in block), strict=True)
-        broken = [id for id, state in rows if not _finite(state)]
+    finite = np.concatenate([np.isfinite(block).all(axis=(1, 2)) for block in blocks])
+    broken = [id for id, good in zip(ids, finite, strict=True) if not good]
+    if broken:
         raise UserError(
             f"{len(broken)} states for {name} are NaN or infinite (first: {broken[0]}). "
             "The model overflows in this dtype: take --dtype float32 and another --out."
         )
     dtype = _NAMES[np.result_type(*blocks).str]
     save_blocks(store, name, ids, (len(ids), *blocks[0].shape[1:]), blocks, dtype=dtype)
-
-
-def _finite(states: np.ndarray) -> bool:
-    """Check that all numbers are finite; half precision by its bits, ten times as fast as numpy."""
-    if states.dtype != np.float16:
-        return bool(np.isfinite(states).all())
-    bits = np.ascontiguousarray(states).view(np.uint16)
-    # Infinities and NaNs have the largest bits: those with a sign as unsigned numbers, those
-    # without one as signed numbers.
-    return not bits.size or bool(bits.max() < 0xFC00 and bits.view(np.int16).max() < 0x7C00)
 
 
 def save_blocks(
@@ -103,40 +87,24 @@ class Shard(NamedTuple):
 
 
 def open_shard(path: Path) -> Shard:
-    """A file of states; a UserError where it cannot be read or holds no states."""
+    """A file of states, which may hold anything; the library checks lengths and offsets."""
     try:
-        return _read_header(path, *_facts(path))
+        with safe_open(path, framework="numpy") as file:
+            ids, states = json.loads((file.metadata() or {})["ids"]), file.get_slice("states")
+            names, shape, dtype = list(file.keys()), tuple(states.get_shape()), states.get_dtype()
+        if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
+            raise ValueError("its ids are not text")
+        if names != ["states"] or len(shape) != 3 or shape[0] != len(ids):
+            raise ValueError("it does not hold one state for each of its ids")
+        # A shard without a question may claim any width.
+        if dtype not in _DTYPES or not 0 < math.prod(shape[1:]) <= _MOST_NUMBERS:
+            raise ValueError("its states are not those of a model")
     except (SafetensorError, OSError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise UserError(
             f"'{path}' cannot be read, or holds no states ({error}). The command that made the run "
             "makes it again."
         ) from error
-
-
-@lru_cache(maxsize=256)
-def _read_header(path: Path, *facts: int) -> Shard:
-    """Read and check the header of a file, once for as long as the file is the same.
-
-    It may hold anything; the library checks lengths and offsets.
-    """
-    with safe_open(path, framework="numpy") as file:
-        ids, states = json.loads((file.metadata() or {})["ids"]), file.get_slice("states")
-        names, shape, dtype = list(file.keys()), tuple(states.get_shape()), states.get_dtype()
-    if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
-        raise ValueError("its ids are not text")
-    if names != ["states"] or len(shape) != 3 or shape[0] != len(ids):
-        raise ValueError("it does not hold one state for each of its ids")
-    if not all(shape[1:]) or dtype not in _DTYPES:
-        raise ValueError("its states have no numbers")
-    if math.prod(shape[1:]) > _MOST_NUMBERS:  # a shard without a question may claim any width
-        raise ValueError("its states have more numbers than those of any model")
     return Shard(path, ids, np.dtype(_DTYPES[dtype]), shape)
-
-
-def _facts(path: Path) -> tuple[int, int, int]:
-    """Size, time and number of a file: another file under its name differs in one of them."""
-    facts = path.stat()
-    return facts.st_size, facts.st_mtime_ns, facts.st_ino
 
 
 def shards_of(path: Path, intervention: str) -> list[Shard]:
@@ -156,26 +124,13 @@ def shards_of(path: Path, intervention: str) -> list[Shard]:
 
 def passes_in(path: Path) -> list[str]:
     """The passes whose states a run folder holds."""
-    return sorted({file.parent.name for file in _state_files(path)})
+    return sorted({file.parent.name for file in (path / "states").glob("*/*.safetensors")})
 
 
 def require_whole_states(path: Path) -> None:
-    """Raise a UserError where a file of a run's states is no longer what was written.
-
-    For readers who come long after the run was made; each file is read once in a process.
-    """
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda file: _require_whole(path, file, *_facts(file)), _state_files(path)))
-
-
-def _state_files(path: Path) -> list[Path]:
-    return sorted((path / "states").glob("*/*.safetensors"))
-
-
-@cache
-def _require_whole(path: Path, file: Path, *facts: int) -> None:
-    """Check a file, once for as long as it is the same."""
-    require_whole(path, file.relative_to(path).as_posix())
+    """Raise a UserError where a file of a run's states is no longer what was written."""
+    for file in sorted((path / "states").glob("*/*.safetensors")):
+        require_whole(path, file.relative_to(path).as_posix())
 
 
 class StateBank:
@@ -183,17 +138,18 @@ class StateBank:
 
     A layer is read from disk whenever it is needed: the system keeps what was read lately, and
     copying a layer takes a sixtieth of fitting a probe on it. Sent to another process a bank goes
-    without its maps.
+    without its maps. `other_names` says for some passes which pass's states are read in its place.
     """
 
-    def __init__(self, path: Path, ids: Sequence[str]) -> None:
-        self.path, self.ids = path, list(ids)
-        self._other_name: dict[str, str] = {}
-        # By pass: the shape of a state, and where the states of each shard go among the rows.
-        self._matches: dict[str, tuple[tuple[int, int], list[tuple[_Rows, np.ndarray, _Rows]]]] = {}
+    def __init__(
+        self, path: Path, ids: Sequence[str], other_names: Mapping[str, str] | None = None
+    ) -> None:
+        self.path, self.ids, self._other_names = path, list(ids), other_names or {}
+        # By pass: the shape of a state, and which rows are where in each of the shards.
+        self._found: dict[str, tuple[tuple[int, int], list[_Match]]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_matches": {}}
+        return self.__dict__ | {"_found": {}}
 
     @property
     def names(self) -> frozenset[str]:
@@ -203,17 +159,11 @@ class StateBank:
     def layers(self) -> int:
         return shards_of(self.path, "clean")[0].shape[1]
 
-    def renamed(self, names: Mapping[str, str]) -> StateBank:
-        """The same states, some passes read from those of another name."""
-        other = StateBank(self.path, self.ids)
-        other._other_name = dict(names)
-        return other
-
     def layer(self, name: str, layer: int) -> np.ndarray:
         """The states [question, width] of one layer in the precision of the files."""
-        (_, width), matches = self._matched(name)
+        (_, width), matches = self._find(name)
         # A shard with a value beyond the range of halves is in single precision.
-        kinds = [states.dtype for _, states, _ in matches] or [np.dtype(np.float16)]
+        kinds = [match.states.dtype for match in matches] or [np.dtype(np.float16)]
         out = np.full((len(self.ids), width), np.nan, np.result_type(*kinds))
         for rows, states, stored in matches:
             out[rows] = states[stored, layer - 1]
@@ -221,7 +171,7 @@ class StateBank:
 
     def all_layers(self, name: str, out: np.ndarray | None = None) -> np.ndarray:
         """The states [question, layer, width] in float32, or written into `out`."""
-        shape, matches = self._matched(name)
+        shape, matches = self._find(name)
         if out is None:
             out = np.empty((len(self.ids), *shape), np.float32)
         out[:] = np.nan
@@ -229,32 +179,34 @@ class StateBank:
             out[rows] = states[stored]
         return out
 
-    def _matched(self, name: str) -> tuple[tuple[int, int], list[tuple[_Rows, np.ndarray, _Rows]]]:
-        """The shape of a pass's states, and the shards that hold some of the questions, mapped."""
-        name = self._other_name.get(name, name)
-        if name not in self._matches:
-            shards, matches = shards_of(self.path, name), []
+    def _find(self, name: str) -> tuple[tuple[int, int], list[_Match]]:
+        """The shape of a pass's states, and the shards that hold some of the questions."""
+        if name not in self._found:
             place = {id: row for row, id in enumerate(self.ids)}
+            shards, matches = shards_of(self.path, self._other_names.get(name, name)), []
             for shard in shards:
-                pairs = [(place[id], row) for row, id in enumerate(shard.ids) if id in place]
-                if pairs:
-                    rows, stored = (_as_slice(list(rows)) for rows in zip(*pairs, strict=True))
-                    matches.append((rows, shard.states(), stored))
-            self._matches[name] = shards[0].shape[1:], matches
-        return self._matches[name]
+                stored = [row for row, id in enumerate(shard.ids) if id in place]
+                if stored:
+                    rows = [place[shard.ids[row]] for row in stored]
+                    matches.append(_Match(rows, shard.states(), stored))
+            self._found[name] = shards[0].shape[1:], matches
+        return self._found[name]
 
 
-def _as_slice(rows: list[int]) -> _Rows:
-    """The same rows, as a slice where they follow one another: it is copied in one go."""
-    first, count = rows[0], len(rows)
-    return slice(first, first + count) if rows == list(range(first, first + count)) else rows
+class _Match(NamedTuple):
+    """The questions of a bank that a shard holds."""
+
+    rows: list[int]  # of the bank
+    states: np.ndarray  # of the shard, mapped
+    stored: list[int]  # rows of the shard
 
 
+@dataclass(frozen=True)
 class StoredStates:
     """The states [question, layer, width] of one pass on disk: `[:, k]` reads that layer alone."""
 
-    def __init__(self, bank: StateBank, name: str) -> None:
-        self.bank, self.name = bank, name
+    bank: StateBank
+    name: str
 
     @property
     def layers(self) -> int:

@@ -9,9 +9,7 @@ owner's lock, on NFS too, and drops it when the process ends; `owner.json` says 
 from __future__ import annotations
 
 import json
-import os
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,6 @@ from anchorscope.run_folder.disk import (
     describe,
     disk_errors,
     is_partial,
-    machine,
     refuse_unsafe,
     remove_partials,
     save_atomic,
@@ -38,6 +35,7 @@ from anchorscope.run_folder.manifest import (
     LOCK,
     OWNER,
     RUN,
+    Busy,
     info_text,
     listing_info,
     marked_names,
@@ -47,12 +45,9 @@ from anchorscope.run_folder.manifest import (
     read_listing,
     read_marker,
     read_markers,
+    this_owner,
 )
 from anchorscope.run_folder.remote import Remote, remote_of
-
-
-class Busy(UserError):
-    """Another process owns the folder."""
 
 
 class Store:
@@ -64,13 +59,9 @@ class Store:
     """
 
     def __init__(
-        self,
-        root: Path,
-        *,
-        info: dict[str, Any] | None = None,
-        remote: Remote | None = None,
+        self, root: Path, *, info: dict[str, Any] | None = None, remote: Remote | None = None,
         prefix: str = "",
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.root, self.path, self.prefix, self.remote = root, root / prefix, prefix, remote
         self._info = info
         self._made: list[Path] = []  # folders that this process made for the run
@@ -85,21 +76,20 @@ class Store:
         if remote is not None:
             remote.begin()
         refuse_unsafe(path)
-        made: list[Path] = []
+        missing = [p for p in (path, *path.absolute().parents) if not p.exists()]
+        begun = False
         if read_info(path) is None:
             _require_empty(path)
-            missing = [p for p in (path, *path.absolute().parents) if not p.exists()]
             first = {"identity": identity, "finished": False, "format": FORMAT}
             with disk_errors(path):
                 # Of several processes that begin the run at once, one writes run.json.
-                if create_atomic(path / RUN, info_text(first)) is not None:
-                    made = missing
-                    if remote is not None:
-                        remote.send(RUN)
+                begun = create_atomic(path / RUN, info_text(first)) is not None
+            if begun and remote is not None:
+                remote.send(RUN)
         _refuse_other(path, (read_info(path) or {}).get("identity", {}), identity)
         sync_folders(path)
         store = cls(path, remote=remote)
-        store._made = made
+        store._made = missing if begun else []
         return store
 
     @contextmanager
@@ -108,7 +98,7 @@ class Store:
 
         With `withdraw`, a run that was begun here and fails before it has a file leaves no folder.
         """
-        claim = nullcontext() if self.remote is None else self.remote.claimed(_owner(), _busy)
+        claim = nullcontext() if self.remote is None else self.remote.claimed()
         try:
             with _lock(self.root), claim:
                 remove_partials(self.root)
@@ -128,14 +118,14 @@ class Store:
 
     def inside(self, folder: str) -> Store:
         """The files of a folder in the run folder; a worker's where this one is."""
-        prefix = f"{folder.rstrip('/')}/"
-        return Store(self.root, info=self._info, remote=self.remote, prefix=prefix)
+        return Store(self.root, info=self._info, remote=self.remote, prefix=f"{folder}/")
 
     def borrowed(self) -> Store:
         """The same folder for a process that does not own it, with run.json as it is now."""
         return Store(self.root, info=self.info, remote=self.remote, prefix=self.prefix)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        """Another process that gets this store does not own the folder."""
         place = str(self.root.absolute()) if self.remote is None else self.remote.url
         return _borrowed_at, (place, self.info, self.prefix)
 
@@ -211,8 +201,7 @@ class Store:
 
     def _put(self, name: str, text: bytes) -> None:
         """Write a file that has no marker: markers and run.json."""
-        with disk_errors(self.root):
-            save_atomic(self.root / name, lambda file: file.write(text))
+        write_atomic(self.root / name, text)
         if self.remote is not None:
             self.remote.send(name)
 
@@ -251,8 +240,7 @@ def _require_empty(path: Path) -> None:
 
 def _refuse_other(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Raise a UserError where two identities differ, with the fields that do."""
-    names = sorted({*before, *now})
-    other = [name for name in names if before.get(name) != now.get(name)]
+    other = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
     if other:
         differ = "; ".join(f"{n}: {before.get(n)!r} there, {now.get(n)!r} asked" for n in other)
         raise UserError(
@@ -269,9 +257,9 @@ def _lock(folder: Path) -> Iterator[None]:
         try:
             lock.acquire()
         except Timeout:
-            raise _busy(str(folder), _read_owner(folder / OWNER)) from None
+            raise Busy.by(folder, _read_owner(folder / OWNER)) from None
     try:
-        write_atomic(folder / OWNER, json.dumps(_owner(), indent=1))
+        write_atomic(folder / OWNER, json.dumps(this_owner(), indent=1))
         yield
     finally:
         # The lock's file goes while the lock is held: who waits for it sees that and starts over.
@@ -281,21 +269,7 @@ def _lock(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _owner() -> dict[str, Any]:
-    return {"process": os.getpid(), "host": machine(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-
-
-def _read_owner(file: Path) -> dict[str, Any]:
-    """The content of owner.json; empty where it is missing or makes no sense."""
+def _read_owner(file: Path) -> Any:
+    """The content of owner.json; None where it is missing or makes no sense."""
     with suppress(OSError, ValueError):
-        owner = json.loads(file.read_text(encoding="utf-8"))
-        return owner if isinstance(owner, dict) else {}
-    return {}
-
-
-def _busy(place: str, owner: Mapping[str, Any]) -> Busy:
-    process, host, since = (owner.get(name, "unknown") for name in ("process", "host", "since"))
-    return Busy(
-        f"{place} is being written by process {process} on {host}, since {since}. Wait until it is "
-        "done, or stop it; the same command then continues."
-    )
+        return json.loads(file.read_text(encoding="utf-8"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import get_args
 
-from anchorscope.records import MODES, FindingName, Verdict
+from anchorscope.records import MODES, FindingName
 
 Columns = tuple[str, ...]
 
@@ -40,7 +40,7 @@ FINDINGS_MORE = _names(
     "retest retest_low retest_high retest_p within road dip_p uniform_p bic kappa kappa_low "
     "retest_kappa share_q cells belief within_p told told_by_rule finder"
 )
-# What the first question's test is of; runs of earlier versions do not have these.
+# What the first question's test is of; states of one's own come without it.
 FINDINGS_EFFECT = _names(
     "effect_logit_right effect_logit_right_low effect_logit_right_high "
     "effect_logit_wrong effect_logit_wrong_low effect_logit_wrong_high"
@@ -63,14 +63,6 @@ SAMPLES = _names(
     "id dataset question answers answer verdict finder span_starts span_stops "
     "answer_start answer_stop exact_question exact_answer entity kind"
 )
-SAMPLES_FILLED = _names("id dataset question answer verdict finder")  # never empty
-SAMPLES_TEXT = (*SAMPLES_FILLED, *_names("relation entity kind"))
-SAMPLES_NUMBERS = _names("popularity answer_start answer_stop first_entropy fold")
-SAMPLES_TEXTS = _names("answers subjects")
-SAMPLES_POSITIONS = _names(
-    "span_starts span_stops token_ids prompt_ids question_tokens exact_question exact_answer"
-)
-VERDICTS: Columns = get_args(Verdict)
 # What a row of a table is about: no two rows are about the same, and the table is not empty.
 KEYS: Mapping[str, Columns] = {
     "layers": _names("dataset layer mode pathway"),
@@ -144,7 +136,7 @@ ASSOCIATED = _names("model dataset verdict pathway n associated associated_low a
 SALIENCY_ROWS = _names("id dataset loss source layer saliency")
 HEADS_ROWS = _names("id dataset block head set layer logit_clean logit_knockout")
 DONOR_ROWS = _names("id kind donor same_relation resized popularity_gap")
-# Written beside them; runs of earlier versions do not have these.
+# Written beside them; others may not have these.
 PATCHING_MORE = _names("floor")
 DONOR_MORE = _names("whole")
 P_TRUE_ROWS = _names("id p_true")

@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from anchorscope.errors import UserError, beside, did_you_mean, in_a_line
 from anchorscope.records import Sample
@@ -27,23 +24,10 @@ from anchorscope.run_folder.remote import local_folder
 from anchorscope.run_folder.samples import from_frame
 from anchorscope.run_folder.table_columns import Columns
 
-_SAMPLE_KINDS: dict[str, pa.DataType] = {
-    **dict.fromkeys(table_columns.SAMPLES_TEXT, pa.string()),
-    **dict.fromkeys(table_columns.SAMPLES_NUMBERS, pa.float64()),
-    **dict.fromkeys(table_columns.SAMPLES_TEXTS, pa.list_(pa.string())),
-    **dict.fromkeys(table_columns.SAMPLES_POSITIONS, pa.list_(pa.uint32())),
-}
-
 
 def _csv(name: str, columns: Columns, *, optional: bool = False) -> cached_property[pd.DataFrame]:
     """A property that reads tables/<name>.csv; an `optional` table may be missing: no row then."""
-
-    def read(run: RunView) -> pd.DataFrame:
-        if optional and not run._has_table(name):
-            return pd.DataFrame(columns=list(columns))
-        return _read_csv(run, f"tables/{name}.csv", columns)
-
-    return cached_property(read)
+    return cached_property(lambda run: _read_csv(run, name, columns, optional=optional))
 
 
 def _rows(piece: str, columns: Columns) -> cached_property[pd.DataFrame]:
@@ -141,7 +125,7 @@ class RunView:
 
     @property
     def weights(self) -> str:
-        """The hash of the model's weights; its name where an early version noted no hash."""
+        """The hash of the model's weights; its name where the run had no weights."""
         return str(self.model.get("weights") or self.model["name"])
 
     @property
@@ -172,7 +156,7 @@ class RunView:
     def findings(self) -> pd.DataFrame:
         """The finding of every dataset, and the answers to the five questions behind it."""
         columns, key = table_columns.FINDINGS + table_columns.FINDINGS_MORE, ["dataset", "layer"]
-        table = _read_csv(self, "tables/findings.csv", columns)
+        table = _read_csv(self, "findings", columns)
         merged = table.merge(self.strict[key], how="left", on=key, indicator=True)
         if set(merged["_merge"]) != {"both"}:
             raise _senseless(self.path / "tables/findings.csv", "strict.csv lacks a layer it names")
@@ -181,9 +165,7 @@ class RunView:
     @cached_property
     def detector_claims(self) -> pd.DataFrame:
         """The claims about detectors; no row before `detect eval` was asked for them here."""
-        exists, table = self._has_table("detector_claims"), pd.DataFrame()
-        if exists:
-            table = _read_csv(self, "tables/detector_claims.csv", ("claim",))
+        table = _read_csv(self, "detector_claims", ("claim",), optional=True)
         table = table.reindex(columns=list(table_columns.CLAIMS))
         words = {"paper_decision": "not measured", "strict_decision": "not measured", "finding": ""}
         return table.astype(dict.fromkeys(words, object)).fillna(words)
@@ -200,9 +182,8 @@ class RunView:
     def evidence(self) -> dict[str, pd.DataFrame]:
         """The tables of the other evidence that the run holds, by name."""
         tables = {
-            name: _read_csv(self, f"tables/{name}.csv", columns)
+            name: _read_csv(self, name, columns, optional=True)
             for name, columns in table_columns.EVIDENCE.items()
-            if self._has_table(name)
         }
         return {name: table for name, table in tables.items() if len(table)}
 
@@ -212,14 +193,24 @@ class RunView:
         ids, numbers = self._p_true_rows["id"], self._p_true_rows["p_true"]
         return {str(id): float(p) for id, p in zip(ids, numbers, strict=True)}
 
-    @cached_property
+    @property
     def samples(self) -> pd.DataFrame:
-        return _read_samples(self)
+        """samples.parquet: one row for each question."""
+        return self._samples[0]
 
-    @cached_property
+    @property
     def answers(self) -> list[Sample]:
         """The samples as values."""
-        return from_frame(self.samples)
+        return self._samples[1]
+
+    @cached_property
+    def _samples(self) -> tuple[pd.DataFrame, list[Sample]]:
+        file = self.path / "samples.parquet"
+        table = _read(self, file.name, table_columns.SAMPLES, pd.read_parquet)
+        samples = from_frame(table)
+        _require_once(table, file, ("id",))
+        _require_among(table, file, "dataset", self.datasets)
+        return table, samples
 
     def delta_p(self) -> pd.DataFrame:
         """ΔP by layer, mode and pathway, with intervals: a tidy copy of tables/layers.csv."""
@@ -255,8 +246,13 @@ def values(table: pd.DataFrame, name: str) -> pd.Series:
     return cast(pd.Series, table[name])
 
 
-def _read_csv(run: RunView, name: str, columns: Columns) -> pd.DataFrame:
-    """The table, names kept as text: a dataset called 'NA' is a name, not a missing number."""
+# --- Tables read and checked ---
+
+
+def _read_csv(run: RunView, name: str, columns: Columns, *, optional: bool = False) -> pd.DataFrame:
+    """The table tables/<name>.csv; a dataset called 'NA' is a name, not a missing number."""
+    if optional and not run._has_table(name):
+        return pd.DataFrame(columns=list(columns))
 
     def read(file: Path) -> pd.DataFrame:
         numbers = [n for n in pd.read_csv(file, nrows=0).columns if n not in table_columns.TEXT]
@@ -267,48 +263,26 @@ def _read_csv(run: RunView, name: str, columns: Columns) -> pd.DataFrame:
             na_values=cast(Any, {str(name): ["", "nan", "NaN"] for name in numbers}),
         )
 
-    return _checked(_read(run.path, name, columns, read), run, run.path / name)
+    table = _read(run, f"tables/{name}.csv", columns, read)
+    _check(table, run, run.path / "tables" / f"{name}.csv")
+    return table
 
 
 def _read_parquet(run: RunView, name: str, columns: Columns) -> pd.DataFrame:
     """The table of a parquet file."""
-    table = _read(run.path, name, columns, pd.read_parquet)
-    _checked(cast(pd.DataFrame, table[list(columns)]), run, run.path / name)
-    return table
-
-
-def _read_samples(run: RunView) -> pd.DataFrame:
-    """samples.parquet: one row for each question."""
-    name, columns = "samples.parquet", table_columns.SAMPLES
-    table, file = _read(run.path, name, columns, pd.read_parquet), run.path / name
-    _require_once(table, file, ("id",))
-    stored = pq.read_table(file)
-    for column in [column for column in _SAMPLE_KINDS if column in stored.column_names]:
-        kind = _SAMPLE_KINDS[column]
-        try:
-            cells = stored[column].cast(kind)  # a position below 0 is no uint32
-        except pa.ArrowException as error:
-            reason = f"its column {column} is no {kind} ({in_a_line(error, 60)})"
-            raise _senseless(file, reason) from error
-        listed = pa.types.is_list(kind)
-        empty = cells.null_count + (cast(Any, pc).list_flatten(cells).null_count if listed else 0)
-        if empty and (listed or column in table_columns.SAMPLES_FILLED):
-            raise _senseless(file, f"its column {column} has empty cells")
-    if table["span_starts"].map(len).tolist() != table["span_stops"].map(len).tolist():
-        raise _senseless(file, "a question has more starts of spans than stops, or fewer")
-    _require_among(table, file, "verdict", table_columns.VERDICTS)
-    _require_among(table, file, "dataset", run.datasets)
+    table = _read(run, name, columns, pd.read_parquet)
+    _check(cast(pd.DataFrame, table[list(columns)]), run, run.path / name)
     return table
 
 
 def _read(
-    folder: Path, name: str, columns: Columns, read: Callable[[Path], pd.DataFrame]
+    run: RunView, name: str, columns: Columns, read: Callable[[Path], pd.DataFrame]
 ) -> pd.DataFrame:
     """The table of a file that is still what was written, with these columns at least."""
-    file = folder / name
+    file = run.path / name
     if not file.is_file():
         raise UserError(f"The run lacks '{file}'. Run its command again to have it written.")
-    require_whole(folder, name)
+    require_whole(run.path, name)
     try:
         table = read(file)
     # For bytes that are no table: ParserError, ArrowInvalid, UnicodeDecodeError are ValueErrors.
@@ -325,8 +299,8 @@ def _read(
     return table
 
 
-def _checked(table: pd.DataFrame, run: RunView, file: Path) -> pd.DataFrame:
-    """The table; a UserError where it does not fit its schema and run.json."""
+def _check(table: pd.DataFrame, run: RunView, file: Path) -> None:
+    """Raise a UserError where a table does not fit its schema and run.json."""
     for column in table.columns:
         text, cells = column in table_columns.TEXT, table[column]
         kind = pd.api.types.infer_dtype(cells, skipna=True)
@@ -337,17 +311,16 @@ def _checked(table: pd.DataFrame, run: RunView, file: Path) -> pd.DataFrame:
         _require_among(table, file, "dataset", run.datasets)
     if key := table_columns.KEYS.get(file.stem):
         _require_once(table, file, key)
+        layers = pd.to_numeric(table["layer"]).tolist()
+        for band in table.get("layers", ()):  # "7 8 9"
+            layers += [float(word) if word.isdecimal() else 0 for word in band.split() or [""]]
         most = run.model.get("blocks") or float("inf")
-        texts = cast(pd.Series | tuple[()], table.get("layers", ()))
-        bands = [word for band in texts for word in band.split() or [""]]
-        layers = [float(word) if word.isdecimal() else 0.0 for word in bands]  # of '7 8 9'
-        for layer in [*table["layer"].unique(), *layers]:
+        for layer in set(layers):
             if not (1 <= layer <= most and layer % 1 == 0):
                 raise _senseless(file, f"it has a layer {layer}")
         for column, accepted in table_columns.WORDS.items():
             if column in table:
                 _require_among(table, file, column, accepted)
-    return table
 
 
 def _require_once(table: pd.DataFrame, file: Path, key: Sequence[str]) -> None:
@@ -357,8 +330,7 @@ def _require_once(table: pd.DataFrame, file: Path, key: Sequence[str]) -> None:
     twice = table.duplicated(list(key))
     if twice.any():
         row = table.loc[twice, list(key)].iloc[0].to_dict()
-        shown = in_a_line(", ".join(f"{name} {value}" for name, value in row.items()), 120)
-        raise _senseless(file, f"it has two rows with {shown}")
+        raise _senseless(file, f"it has two rows with {in_a_line(row, 120)}")
 
 
 def _require_among(

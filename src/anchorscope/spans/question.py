@@ -10,14 +10,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from anchorscope.config import Finder
 from anchorscope.datasets.text import normalised
-from anchorscope.errors import UserError, unknown
+from anchorscope.errors import UserError
 from anchorscope.records import Question, Span
 from anchorscope.run_folder import table_columns
 from anchorscope.spans.characters import STOP, longest, merged, occurrences, overlap, trimmed
@@ -63,17 +63,12 @@ def find_spans(
     belong to E_Q as well, and are found in one way for all of them (`property_spans`).
     `generate` is for "model" alone, `nlp` (a loaded pipeline) for "spacy" alone.
     """
-    if finder not in get_args(Finder):
-        raise unknown("finder of exact question tokens", finder, get_args(Finder))
     if finder == "auto":
         return [_first_found(question) for question in questions]
     if finder == "model":
-        if generate is None:
-            raise UserError(
-                "The finder 'model' needs the model that is asked: pass generate=, a function "
-                "from prompts to texts, or choose another finder."
-            )
-        spans = model_spans(questions, generate)
+        assert generate is not None
+        replies = generate([model_prompt(question.text) for question in questions])
+        spans = [read_reply(q.text, reply) for q, reply in zip(questions, replies, strict=True)]
     elif finder == "spacy":
         spans = spacy_spans(questions, nlp=nlp)
     else:
@@ -160,17 +155,6 @@ def model_prompt(question: str) -> str:
     head = "Copy from each question the words that name what it asks about, separated by ';'.\n\n"
     shots = "".join(f"Question: {text}\nWords: {words}\n\n" for text, words in EXAMPLES)
     return f"{head}{shots}Question: {' '.join(question.split())}\nWords:"
-
-
-def model_spans(questions: Sequence[Question], generate: Generate) -> list[tuple[Span, ...]]:
-    """Find the spans that the model's reply names in each question."""
-    replies = generate([model_prompt(question.text) for question in questions])
-    if len(replies) != len(questions):
-        raise UserError(
-            f"The generator gave {len(replies)} texts for {len(questions)} prompts; "
-            "it has to give one each, in the same order."
-        )
-    return [read_reply(q.text, reply) for q, reply in zip(questions, replies, strict=True)]
 
 
 def read_reply(text: str, reply: str) -> tuple[Span, ...]:

@@ -51,10 +51,8 @@ def rules_spans(text: str) -> tuple[Span, ...]:
     """
     names = [*_quoted(text), *_names(text)]
     numbers = re.finditer(r"\d+(?:[.,]\d+)*(?:[^\W\d_]+)?", text)
-    spans = merged([*names, *(Span(*n.span()) for n in numbers)] if names else _content(text))
-    # "1980 Winter Olympics": number and name side by side are one span.
-    gaps = (Span(a.stop, b.start) for a, b in pairwise(spans) if text[a.stop : b.start].isspace())
-    return merged([*spans, *gaps])
+    spans = merged([*names, *(Span(*n.span()) for n in numbers)]) if names else _content(text)
+    return _join_words(text, spans)  # "1980 Winter Olympics": number and name side by side
 
 
 def _quoted(text: str) -> Iterator[Span]:
@@ -110,18 +108,10 @@ def _capital(text: str, word: re.Match[str]) -> bool:
     return not (opens and word[0].lower() in OPENERS)
 
 
-def _content(text: str) -> Iterator[Span]:
-    """Find runs of words between stop words and punctuation."""
-    start = stop = None
-    for word in WORD.finditer(text):
-        idle = re.sub(r"['’]s$", "", word[0].lower()) in STOP
-        if start is not None and stop is not None and (idle or text[stop : word.start()].strip()):
-            yield Span(start, stop)
-            start = stop = None
-        if not idle:
-            start, stop = (word.start() if start is None else start), word.end()
-    if start is not None and stop is not None:
-        yield Span(start, stop)
+def _content(text: str) -> list[Span]:
+    """The words that are no stop words."""
+    words = WORD.finditer(text)
+    return [Span(*w.span()) for w in words if re.sub(r"['’]s$", "", w[0].lower()) not in STOP]
 
 
 # --- The property asked for ---
@@ -161,7 +151,7 @@ def property_spans(text: str, subject: Sequence[Span]) -> tuple[Span, ...]:
     # is asked; in "wrote Emma" there are none behind it.
     last = max((n for n, word in enumerate(run) if _overlaps(word, subject)), default=-1)
     words = run[last + 1 :] or [word for word in run if not _overlaps(word, subject)]
-    return tuple(_join_words(text, words))
+    return _join_words(text, words)
 
 
 def _asking_word(text: str) -> tuple[str, int]:
@@ -205,12 +195,12 @@ def _overlaps(word: Span, spans: Iterable[Span]) -> bool:
     return any(word.start < span.stop and span.start < word.stop for span in spans)
 
 
-def _join_words(text: str, words: Sequence[Span]) -> list[Span]:
-    """Join words with only white space between them into one span."""
+def _join_words(text: str, words: Iterable[Span]) -> tuple[Span, ...]:
+    """Join sorted spans with only white space between them into one."""
     spans: list[Span] = []
     for word in words:
         if spans and text[spans[-1].stop : word.start].isspace():
             spans[-1] = Span(spans[-1].start, word.stop)
         else:
             spans.append(word)
-    return spans
+    return tuple(spans)

@@ -1,53 +1,45 @@
-"""Check that a model is understood, in turn, and keep the proof on disk.
+"""Check that a model is understood: what a run does, against stock attention on the same model.
 
-What a run does is what is tried. A proof holds for these weights and this config, on this device
-with these versions, and for this source of the engine. Where one of them differs, the model is
-proved again. `doctor` always proves.
+Three made-up prompts are answered, and read under one intervention of every kind. The checks are
+about arithmetic, so the tokens need no meaning.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import platform
-from collections.abc import Collection, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
-from functools import cache
-from pathlib import Path
-from typing import NamedTuple
-from weakref import WeakKeyDictionary
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import anchorscope
-from anchorscope.engine.batches import ModelFacts, facts_of, set_facts
-from anchorscope.engine.check import trial as tries
-from anchorscope.engine.check.stock import Stock, rounding, stock_pass, stock_states, stock_under
-from anchorscope.engine.decode import read_prefix
-from anchorscope.engine.interventions import Intervention, window_of
+from anchorscope.engine.batches import Budget, bounds_of, facts_of, kind_of, set_facts
+from anchorscope.engine.check.stock import rounding, stock_pass, stock_states, stock_under
+from anchorscope.engine.decode import DecodedBatch, Trunk, grow_trunk, read_prefix, write_answers
+from anchorscope.engine.interventions import Intervention, TokenPositions, window_of
+from anchorscope.engine.kv_cache import GrowingCache
+from anchorscope.engine.layout import Layout, first_position
 from anchorscope.engine.lease import Lease, can_fuse
-from anchorscope.engine.packs import distance
-from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT
+from anchorscope.engine.packs import distance, longest_right
+from anchorscope.engine.passes import ANSWER_ONLY, CLEAN, KNOCKOUT
+from anchorscope.engine.read import read_batch, read_rows, row_for
 from anchorscope.errors import UserError
 from anchorscope.models import Model
+from anchorscope.models.parts import longest_row
 from anchorscope.models.prompts import first_tokens
-from anchorscope.run_folder.disk import write_atomic
-from anchorscope.run_folder.identity import versions, weights_hash
-from anchorscope.run_folder.remote import cache_folder
 
 # What an intervention moves must be this many times what rounding may: else nothing is proved.
 _POWER = 3.0
 _LOGITS = 10.0  # log-probabilities are of another size than states: they may be so much further off
-_NAMES = {
-    "knockout": "the knockout blocks what it says and nothing else",
-    "single": "a knockout in one block",
-    "window": "a knockout in a window of blocks",
-    "heads": "a knockout in some heads",
-    "post": "a knockout after the softmax",
-    "boost": "edges reweighted before the softmax",
-}
+_PREFIX, _TURNS, _ANSWER = 6, (9, 9, 12), 3
+_ALIKE = 4  # tokens with which the first and the last turn begin
+_GAP = 3  # the token of a turn that E_Q leaves out: a row then begins there, with E_Q's rest behind
+_WINDOWS = ("sliding_window", "attention_chunk_size", "sliding_window_size", "window_size")
+_NARROW = 8  # tokens of a window that a short row reaches beyond
+_FAR = 1 << 15  # positions beyond are not tried
+_COST = {"cpu": 4e12, "cuda": 2e16}  # tokens times weights of a tried pack: seconds on two cores
+_HALF = (torch.bfloat16, torch.float16)
 
 
 class Check(NamedTuple):
@@ -61,8 +53,6 @@ class Check(NamedTuple):
 
 def check_model(model: Model) -> Iterator[Check]:
     """Check that the knockout is exact on a model, which is left as it was; raises no error.
-
-    A model that passes them all is not checked again by a run of the same process.
 
     Args:
         model: What `load_model` gave.
@@ -85,52 +75,42 @@ def check_model(model: Model) -> Iterator[Check]:
         if not all(check.ok for check in checks):
             set_facts(model.lm, replace(facts_of(model.lm), fused=False))
             checks = _report(model)
-    passed = True
-    for check in checks:
-        passed = passed and check.ok
-        yield check
-    if passed:
-        _PROVED[_key(model)] = replace(facts_of(model.lm), bounds=None)
+    yield from checks
 
 
 def _report(model: Model) -> Iterator[Check]:
-    """Each check; an error is a failed one."""
+    """Each check; an error is a failed one.
+
+    What half precision rounds too much to tell is tried again in float32. In half precision the
+    states must still be nearer to stock attention's than to the clean ones.
+    """
     try:
-        yield from _in_any_precision(model)
+        doubtful = []
+        for check in _checks(model):
+            if check.ok or not check.near or not can_be_float32(model):
+                yield check
+            else:
+                doubtful.append(check)
+        if doubtful:
+            with in_float32(model):
+                exact = {check.name: check for check in _state_checks(model)}
+        for check in doubtful:
+            again = exact[check.name]
+            seen = f"{check.seen}; in float32 on the same weights: {again.seen}"
+            yield Check(check.name, again.ok, seen)
     except Exception as error:
         message = next(iter(str(error).strip().splitlines()), "no message").rstrip(".")
         seen = message if isinstance(error, UserError) else f"{type(error).__name__}: {message}"
         yield Check("its attention can be changed", False, seen)
 
 
-def _in_any_precision(model: Model) -> Iterator[Check]:
-    """The checks; what half precision rounds too much to tell is tried again in float32.
-
-    In half precision the states must still be nearer to stock attention's than to the clean ones.
-    """
-    doubtful = []
-    for check in _checks(model):
-        if check.ok or not check.near or not can_be_float32(model):
-            yield check
-        else:
-            doubtful.append(check)
-    if not doubtful:
-        return
-    with in_float32(model):
-        exact = {check.name: check for check in _state_checks(model, {c.name for c in doubtful})}
-    for check in doubtful:
-        again = exact.get(check.name) or check
-        both = f"{check.seen}; in float32 on the same weights: {again.seen}"
-        yield Check(check.name, again.ok, both)
-
-
 def _checks(model: Model) -> Iterator[Check]:
     yield Check("a prompt begins as the model's files say", *first_tokens(model))
     before = _logits(model)
     limit = yield from _state_checks(model)
-    yield Check(*tries.check_far(model, limit))
-    yield Check(*tries.check_long(model, limit))
-    yield Check(*tries.check_pack(model, limit))
+    yield _check_far(model, limit)
+    yield _check_long(model, limit)
+    yield _check_pack(model, limit)
     same = torch.equal(before, _logits(model))
     yield Check("the model is left as it was", same, "logits bit for bit" if same else "it changed")
 
@@ -138,177 +118,279 @@ def _checks(model: Model) -> Iterator[Check]:
 @torch.no_grad()
 def _logits(model: Model) -> Tensor:
     """The logits [vocabulary] that the model gives as it is outside of a lease."""
-    tokens = torch.tensor([tries.prompts_for(model)[0]], device=model.device)
+    tokens = torch.tensor([prompts_for(model)[0]], device=model.device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return model.lm(tokens, use_cache=False).logits[0, -1]
 
 
-def _state_checks(
-    model: Model, names: Collection[str] = tuple(_NAMES.values())
-) -> Generator[Check, None, float]:
-    """The checks of states against stock attention, and what rounding allows.
+# --- Answers, and states under every kind of intervention ---
 
-    Each intervention costs a pass or more of its own: only those `names` are tried.
+
+def prompts_for(model: Model) -> list[tuple[int, ...]]:
+    """Three made-up prompts.
+
+    Not all of their tokens are distinct, clean or cut: the second turn differs from the first in
+    E_Q alone, and the third begins like it.
     """
+    generator = torch.Generator().manual_seed(0)
+    size = model.lm.config.get_text_config().vocab_size
+    prefix, first, other, more = (  # the first tokens of a vocabulary are special
+        tuple(torch.randint(size // 10, size, (n,), generator=generator).tolist())
+        for n in (_PREFIX, *_TURNS)
+    )
+    second = first[:1] + other[1:_GAP] + first[_GAP : _GAP + 1] + other[_GAP + 1 : -2] + first[-2:]
+    turns = (first, second, first[:_ALIKE] + more[_ALIKE:])
+    return [prefix + turn for turn in turns]
+
+
+def _positions(
+    prompt: tuple[int, ...], answer: tuple[int, ...], *, start: int = _PREFIX
+) -> TokenPositions:
+    """The positions of a made-up prompt with its answer.
+
+    E_Q is the middle of the turn but for one token: the longer it is, the more a cut must move.
+    The gap in it is there for rows that leave out the keys behind it.
+    """
+    turn = range(start, len(prompt))
+    return TokenPositions(
+        id="check",
+        ids=prompt + answer,
+        answer_at=len(prompt),
+        question_tokens=tuple(turn),
+        exact_question=(*turn[1:_GAP], *turn[_GAP + 1 : -2]),
+        exact_answer=tuple(range(len(prompt), len(prompt) + len(answer))),
+    )
+
+
+def _kinds(model: Model) -> dict[str, Intervention]:
+    """One intervention of every kind that a run can have, by the name of its check."""
+    heads = model.lm.config.get_text_config().num_attention_heads
+    # The first half of the heads: one head of a large model moves less than rounding does.
+    half = tuple((b, h) for b in range(1, model.blocks + 1) for h in range(max(1, heads // 2)))
+    window = f"window:{max(2, min(6, model.blocks // 2))}"
+    return {
+        "the knockout blocks what it says and nothing else": KNOCKOUT,
+        "a knockout in one block": replace(KNOCKOUT, name="single", layers="single"),
+        "a knockout in a window of blocks": replace(KNOCKOUT, name="window", layers=window),
+        "a knockout in some heads": replace(KNOCKOUT, name="heads", heads=half),
+        "a knockout after the softmax": replace(KNOCKOUT, name="post", where="post"),
+        "edges reweighted before the softmax": Intervention(name="boost", boost=2.0),
+    }
+
+
+def _engine_states(
+    lease: Lease, trunk: Trunk, samples: Sequence[TokenPositions], kinds: Sequence[Intervention]
+) -> dict[str, Tensor]:
+    """States [sample, layer, width] by intervention, all through the engine in its own batches."""
+    shape = {"blocks": lease.model.blocks, "turn_at": len(trunk.prefix), "seed": 0}
+    rows = [row_for(s, n, kind, **shape) for kind in kinds for n, s in enumerate(samples)]
+    states: dict[str, list[Tensor]] = {kind.name: [torch.empty(0)] * len(samples) for kind in kinds}
+    for batch, read in read_rows(lease, trunk, rows, budget=Budget.of(lease.model)):
+        for row, state in zip(batch, read, strict=True):
+            states[row.intervention.name][row.number] = state
+    return {name: torch.stack(rows) for name, rows in states.items()}
+
+
+def _state_checks(model: Model) -> Generator[Check, None, float]:
+    """The checks of states against stock attention; gives how far rounding may move states."""
     # What the engine gives.
-    prompts, weights = tries.prompts_for(model), []
+    prompts, weights = prompts_for(model), []
     with Lease(model) as lease:
-        prefix = read_prefix(lease, prompts[0][: tries.PREFIX])
-        trial = tries.answer_prompts(lease, prefix, prompts)
-        trunk, samples = trial.written.trunk, trial.samples
+        prefix = read_prefix(lease, prompts[0][:_PREFIX])
+        never = torch.tensor([-1], device=model.device)
+        written = write_answers(lease, prefix, prompts, stop_ids=never, limit=_ANSWER)
+        answers, trunk = [answer.token_ids for answer in written.answers], written.trunk
+        samples = [_positions(p, own) for p, own in zip(prompts, answers, strict=True)]
         # Not before a first pass: a model without heads is refused by it, with the reason.
-        kinds = [k for k in tries.interventions(model) if _NAMES[k.name] in names]
-        needed = dict.fromkeys((KNOCKOUT, *kinds, ANSWER_ONLY))
-        states = tries.engine_states(lease, trunk, samples, tuple(needed))
-        empty, nowhere = tries.empty_pair(lease, trunk, samples[0])
-        lease.observer = weights.append
-        slow = tries.engine_states(lease, trunk, samples, (KNOCKOUT,))["knockout"]
+        kinds = _kinds(model)
+        states = _engine_states(lease, trunk, samples, (*kinds.values(), ANSWER_ONLY))
+        rows = [
+            row_for(s, n, KNOCKOUT, blocks=model.blocks, turn_at=_PREFIX, seed=0)
+            for n, s in enumerate(samples)
+        ]
+        written_out = read_batch(lease, trunk, rows, watch=weights.append)
+        # No keys to cut, and no head to cut them in.
+        start = rows[0].at[0]
+        at = tuple(range(start, len(samples[0].ids)))
+        whole = replace(rows[0], ids=samples[0].ids[start:], at=at)
+        empty = read_batch(lease, trunk, [replace(whole, keys=())])
+        nowhere = read_batch(lease, trunk, [replace(whole, intervention=CLEAN)])
     yield Check(
         "its attention can be read", True, f"{model.blocks} blocks, width {model.parts.width}"
     )
     # The same by stock attention.
-    rows = [sample.ids for sample in samples]
-    stock = stock_pass(model, rows)
-    limit = rounding(model, rows, stock)
-    yield _decoding(model, trial, states["knockout"], stock, limit)
-    same = torch.equal(empty, nowhere)
+    ids = [sample.ids for sample in samples]
+    stock = stock_pass(model, ids)
+    limit = rounding(model, ids, stock)
+    clean = stock.states[torch.arange(len(ids)), [len(row) - 1 for row in ids]]
+    far, unsure = _decoding(written, samples, stock.states, stock.logits)
+    hidden = [
+        distance(stock.hidden[k][0], stock.states[0, :, k - 1]) for k in range(1, model.blocks)
+    ]
+    far = max(far, *hidden, 0.0)
     yield Check(
-        "an empty knockout changes nothing", same, "bit for bit" if same else "it changes states"
-    )
-    clean = torch.stack([stock.states[row, len(ids) - 1] for row, ids in enumerate(rows)])
-    for kind in kinds:
-        theirs = stock_under(model, samples, kind)
-        yield _against_stock(model, kind, states[kind.name], theirs, clean, limit)
-    answers = [(s.ids[0], *s.ids[s.answer_at :]) for s in samples]
-    alone = stock_states(model, answers, lambda block: None)
-    moved = max(distance(a, b) for a, b in zip(clean, alone, strict=True))
-    yield _near("the answer alone", states[ANSWER_ONLY.name], alone, limit, moved=moved)
-    cut = _cut_weight(trial, weights)
-    yield Check("blocked edges carry no weight", cut == 0, f"largest blocked weight {cut:.1e}")
-    yield _near("fused and written-out attention agree", slow, states["knockout"], limit)
-    return limit
-
-
-def _decoding(
-    model: Model, trial: tries.Trial, knocked: Tensor, stock: Stock, limit: float
-) -> Check:
-    """Greedy answers with their states and log-probabilities, against whole rows at once."""
-    far, unsure, moved = 0.0, 0.0, 0.0
-    for row, (sample, answer) in enumerate(zip(trial.samples, trial.written.answers, strict=True)):
-        span = slice(sample.answer_at, len(sample.ids))
-        far = max(far, distance(trial.written.states[row], stock.states[row, span]))
-        moved = max(moved, distance(knocked[row], stock.states[row, len(sample.ids) - 1]))
-        before = slice(sample.answer_at - 1, len(sample.ids) - 1)
-        theirs = torch.log_softmax(stock.logits[row, before].float(), dim=-1)
-        chosen = torch.tensor(answer.token_ids, device=theirs.device)
-        ours = torch.tensor(answer.log_probs, device=theirs.device)
-        off = (ours - theirs.gather(1, chosen[:, None])[:, 0]).abs().max()
-        short = (theirs.amax(dim=1) - ours).abs().max()
-        unsure = max(unsure, float(torch.maximum(off, short)))
-    for k in range(1, model.blocks):
-        far = max(far, distance(stock.hidden[k][0], stock.states[0, :, k - 1]))
-    return Check(
         "answers and clean states are those of stock attention",
         far < limit and unsure < _LOGITS * limit,
         f"largest difference {far:.1e}, rounding allows {limit:.1e}; "
         f"of log-probabilities {unsure:.1e}",
-        near=far < moved,
-    )  # fmt: skip
+        near=far < distance(states[KNOCKOUT.name], clean),
+    )
+    same = torch.equal(empty, nowhere)
+    yield Check(
+        "an empty knockout changes nothing", same, "bit for bit" if same else "it changes states"
+    )
+    for name, kind in kinds.items():
+        yield _against_stock(model, samples, name, kind, states[kind.name], clean, limit)
+    alone = stock_states(model, [(s.ids[0], *s.ids[s.answer_at :]) for s in samples])
+    far, moved = distance(states[ANSWER_ONLY.name], alone), distance(clean, alone)
+    seen = f"largest difference {far:.1e}"
+    yield Check("the answer alone", far < limit, seen, near=far < moved)
+    cut = max(_cut_weight(trunk, n, sample, weights) for n, sample in enumerate(samples))
+    yield Check("blocked edges carry no weight", cut == 0, f"largest blocked weight {cut:.1e}")
+    far = distance(written_out, states[KNOCKOUT.name])
+    seen = f"largest difference {far:.1e}"
+    yield Check("fused and written-out attention agree", far < limit, seen)
+    return limit
+
+
+def _decoding(
+    written: DecodedBatch, samples: Sequence[TokenPositions], states: Tensor, logits: Tensor
+) -> tuple[float, float]:
+    """How far the answers' states and log-probabilities are from those of whole rows at once."""
+    far = unsure = 0.0
+    for row, (sample, answer) in enumerate(zip(samples, written.answers, strict=True)):
+        span = slice(sample.answer_at, len(sample.ids))
+        far = max(far, distance(written.states[row], states[row, span]))
+        before = slice(sample.answer_at - 1, len(sample.ids) - 1)
+        theirs = torch.log_softmax(logits[row, before].float(), dim=-1)
+        chosen = torch.tensor(answer.token_ids, device=theirs.device)
+        ours = torch.tensor(answer.log_probs, device=theirs.device)
+        off = (ours - theirs.gather(1, chosen[:, None])[:, 0]).abs().max()
+        short = (theirs.amax(dim=1) - ours).abs().max()
+        unsure = max(unsure, float(off), float(short))
+    return far, unsure
 
 
 def _against_stock(
     model: Model,
+    samples: Sequence[TokenPositions],
+    name: str,
     kind: Intervention,
     ours: Tensor,
-    theirs: dict[int, Tensor],
     clean: Tensor,
     limit: float,
 ) -> Check:
-    """One intervention against stock attention with that change, at the layers that tell."""
+    """One intervention against stock attention with that change.
+
+    A window needs a pass for each layer that it is read at; of the others one pass has all layers.
+    """
+    window = window_of(kind.layers) is not None
     far = moved = 0.0
-    for depth, states in theirs.items():
-        layers = slice(0 if window_of(kind.layers) is None else depth - 1, depth)
-        far = max(far, distance(ours[:, layers], states[:, layers]))
-        moved = max(moved, distance(clean[:, layers], states[:, layers]))
+    for depth in sorted({min(2, model.blocks), model.blocks} if window else {model.blocks}):
+        theirs = stock_under(model, samples, kind, layer=depth)
+        layers = slice(depth - 1 if window else 0, depth)
+        far = max(far, distance(ours[:, layers], theirs[:, layers]))
+        moved = max(moved, distance(clean[:, layers], theirs[:, layers]))
     text = f"largest difference from stock attention {far:.1e}; it moves states by {moved:.1e}"
     powerless = moved <= _POWER * limit
     if powerless:
         text += f", too little to tell from rounding ({limit:.1e}): the check has no power"
     # One block of many moves less than half precision rounds, whatever the model.
-    excused = window_of(kind.layers) is not None and model.dtype != torch.float32
-    ok = far < limit and (excused or not powerless)
+    ok = far < limit and (not powerless or (window and model.dtype != torch.float32))
     # Where half precision rounds further than the cut moves, nearness says no more than rounding.
-    return Check(_NAMES[kind.name], ok, text, near=far < max(moved, _POWER * limit))
+    return Check(name, ok, text, near=far < max(moved, _POWER * limit))
 
 
-def _near(name: str, ours: Tensor, theirs: Tensor, limit: float, *, moved: float = 0.0) -> Check:
-    far = max(distance(a, b) for a, b in zip(ours, theirs, strict=True))
-    return Check(name, far < limit, f"largest difference {far:.1e}", near=far < moved)
-
-
-def _cut_weight(trial: tries.Trial, weights: list[Tensor]) -> float:
+def _cut_weight(trunk: Trunk, row: int, sample: TokenPositions, weights: list[Tensor]) -> float:
     """The largest weight on a cut edge; keys come as prefix, trunk, then the row's own.
 
     `weights` are those of each block, [sample, head, query, key].
     """
-    columns, largest = trial.written.trunk.at, 0.0
-    for row, sample in enumerate(trial.samples):
-        keys = torch.tensor(sample.exact_question, device=columns.device)
-        at = torch.isin(columns[row], keys).nonzero()[:, 0] + tries.PREFIX
-        largest = max(largest, *(float(w[row][..., at.to(w.device)].abs().max()) for w in weights))
-    return largest
+    keys = torch.tensor(sample.exact_question, device=trunk.at.device)
+    at = torch.isin(trunk.at[row], keys).nonzero()[:, 0] + _PREFIX
+    return max(float(block[row][..., at.to(block.device)].abs().max()) for block in weights)
 
 
-# --- Proved once: for this process, and on disk for the next ---
+# --- Far positions, rows longer than the model's window, and full packs ---
 
 
-_PROVED: dict[tuple[str, ...], ModelFacts] = {}
-_HASHES: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # of weights, as first seen
+def _check_far(model: Model, limit: float) -> Check:
+    """Check that a row at the last positions that are read changes no row beside it.
 
-
-def require_understood(model: Model, *, weights: str | None = None) -> None:
-    """Raise a UserError that names the failed checks; a proof is kept and made only once.
-
-    `weights` is their hash, where it was computed already.
+    Rotary embeddings may depend on the length of a whole pass, and with it on other rows.
     """
-    if weights is not None:
-        _HASHES[model.lm] = weights
-    key = _key(model)
-    proved = _PROVED.get(key) or load_proof(model, _HASHES[model.lm])
-    if proved is not None:
-        _PROVED[key] = proved
-        # The same weights may have been loaded again, or have been tried with longer packs since.
-        since = facts_of(model.lm)
-        if (since.proved or 0) > (proved.proved or 0):
-            proved = replace(proved, proved=since.proved, largest=since.largest)
-        set_facts(model.lm, proved)
-        return
-    failed = [check for check in check_model(model) if not check.ok]
-    if failed:
-        seen = "; ".join(f"{check.name}: no ({check.seen})" for check in failed)
-        raise UserError(
-            f"{model.name} is not understood, so its numbers would mean nothing: {seen}. "
-            f"`anchorscope doctor --model {model.source}` shows every check."
-        )
-    save_proof(model, _HASHES[model.lm], _PROVED[key])
+    name = "a row far from the others changes none of them"
+    own, longest = prompts_for(model)[0], longest_row(model.lm)
+    if longest is None:
+        return Check(name, True, "it names no last position")
+    last = min(longest, _FAR) - 1 - first_position(model.parts.decoder)
+    near = range(len(own))
+    ids = torch.tensor([own, own], device=model.device)
+
+    def first_row(other: range) -> Tensor:
+        at = torch.tensor([[*near], [*other]], device=model.device)
+        memory = GrowingCache(model.blocks, len(own))
+        return lease.run(ids, Layout(at, at, prefix_length=0), memory).states[0]
+
+    with Lease(model) as lease:
+        far = distance(first_row(range(last + 1 - len(own), last + 1)), first_row(near))
+    return Check(name, far < limit, f"at position {last}: by {far:.1e}")
 
 
-def _key(model: Model) -> tuple[str, ...]:
-    """What a proof holds for.
+def _check_long(model: Model, limit: float) -> Check:
+    """Check a knocked-out row that begins after the model's first window or chunk.
 
-    It is about a model's arithmetic: weights that are changed in place are not hashed again.
+    Windows are narrowed in the config meanwhile, so that a short row reaches beyond them.
     """
-    if model.lm not in _HASHES:
-        _HASHES[model.lm] = weights_hash(model.lm)
-    config = model.lm.config.to_json_string()
-    return (_HASHES[model.lm], str(model.dtype), str(model.device), config)
+    name = "a row longer than the model's windows"
+    config: Any = model.lm.config.get_text_config()
+    sizes = {name: getattr(config, name, None) for name in _WINDOWS}
+    windows = {name: size for name, size in sizes.items() if isinstance(size, int) and size > 0}
+    if not windows:
+        return Check(name, True, "it has none")
+    prompt = prompts_for(model)[0]
+    front = prompt[:_PREFIX] * (_NARROW // _PREFIX + 1)
+    sample = _positions((*front, *prompt[_PREFIX:]), prompt[:3], start=len(front))
+    try:
+        for window, size in windows.items():
+            setattr(config, window, min(size, _NARROW))
+        with Lease(model) as lease:
+            prefix = read_prefix(lease, front)
+            grown = grow_trunk(lease, prefix, [sample.ids[: sample.answer_at]], room=0, head=False)
+            states = _engine_states(lease, grown.trunk, [sample], [KNOCKOUT])[KNOCKOUT.name]
+        far = distance(states, stock_under(model, [sample], KNOCKOUT, layer=model.blocks))
+    finally:
+        for window, size in windows.items():
+            setattr(config, window, size)
+    seen = f"window {min(windows.values())}, tried at {_NARROW} or less"
+    return Check(name, far < limit, f"{seen}: largest difference from stock attention {far:.1e}")
+
+
+def _check_pack(model: Model, limit: float) -> Check:
+    """Check that the last row of a full pack is that row alone.
+
+    A smaller bound is noted. Longer packs than this are tried when they come.
+    """
+    facts = replace(facts_of(model.lm), largest=None, proved=None, rounding=limit)
+    set_facts(model.lm, facts)
+    weights = sum(weight.numel() for weight in model.lm.parameters())
+    affordable = max(256, int(_COST[kind_of(model)] / weights))
+    full, least = min(bounds_of(model).tokens, affordable), _PREFIX + max(_TURNS)
+    sizes = [full >> half for half in range(full.bit_length()) if full >> half > least]
+    with Lease(model) as lease:
+        tokens, far = longest_right(lease, sizes, limit)
+    name = "a full pack, its last row as that row alone"
+    if not tokens:
+        return Check(name, False, f"rows of a pack change each other by {far:.1e}")
+    largest = None if tokens == full else tokens
+    set_facts(model.lm, replace(facts, proved=tokens, largest=largest))
+    if largest is None:
+        return Check(name, True, f"{tokens:,} tokens, difference {far:.1e}")
+    return Check(name, True, f"the model looks at places in a pack: kept to {tokens:,} tokens")
 
 
 # --- The same weights in float32, where half precision rounds too much to tell ---
-
-
-_HALF = (torch.bfloat16, torch.float16)
 
 
 def can_be_float32(model: Model) -> bool:
@@ -336,55 +418,3 @@ def in_float32(model: Model) -> Iterator[None]:
         for tensor, dtype in half:
             tensor.data = tensor.data.to(dtype)
         set_facts(model.lm, facts)
-
-
-# --- The files of proofs ---
-
-
-def load_proof(model: Model, weights: str) -> ModelFacts | None:
-    """What an earlier process found out about the model; None where none has proved it."""
-    try:
-        return ModelFacts(**json.loads(_file(model, weights).read_text(encoding="utf-8")))
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-
-
-def save_proof(model: Model, weights: str, facts: ModelFacts) -> None:
-    """Keep what was found out about a model that passed every check."""
-    with suppress(OSError):  # a full or read-only cache costs the next run its proof, no more
-        write_atomic(_file(model, weights), json.dumps(asdict(facts)) + "\n")
-
-
-def _file(model: Model, weights: str) -> Path:
-    holds_for = {
-        "weights": weights,
-        "config": model.lm.config.to_dict(),
-        "dtype": str(model.dtype),
-        "device": _device(model),
-        "versions": versions(),
-        "source": _source_hash(),
-    }
-    text = json.dumps(holds_for, sort_keys=True, default=str)
-    return cache_folder() / "proofs" / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
-
-
-def _device(model: Model) -> list[str]:
-    """The processor or GPU that computes, as far as rounding depends on it."""
-    name = [str(model.device), platform.machine(), torch.backends.cpu.get_cpu_capability()]
-    if model.device.type == "cuda":
-        facts = torch.cuda.get_device_properties(model.device)
-        name += [facts.name, str(facts.total_memory)]
-    devices = getattr(model.lm, "hf_device_map", None)
-    return [*name, str(devices or "")]
-
-
-@cache
-def _source_hash() -> str:
-    """A hash of the files that decide what the engine computes."""
-    digest = hashlib.sha256()
-    root = Path(anchorscope.__file__).parent
-    for folder in ("engine", "models"):
-        for file in sorted((root / folder).rglob("*.py")):
-            digest.update(file.relative_to(root).as_posix().encode())
-            digest.update(file.read_bytes())
-    return digest.hexdigest()

@@ -41,42 +41,50 @@ _FAULTS = {
 
 @dataclass(frozen=True)
 class _Row:
-    """The tokens and states of one file."""
+    """The tokens and states of one file, and the states of the model itself."""
 
     name: str
     ids: tuple[int, ...]
     states: Tensor  # [token, layer, width]
+    own: Tensor  # [token, 0..L and the last one behind the final norm, width]
 
 
 def check_states(model: Model, folder: str | Path) -> Iterator[Check]:
     """Each check of the states in a folder; a fault that explains them fails the check of it."""
-    rows, total = _read_sample(model, user_path(str(folder)))
+    files = _files(user_path(str(folder)))
+    half = _SAMPLE // 2
+    chosen = files if len(files) <= _SAMPLE else [*files[:half], *files[-half:]]
+    rows = [_read(model, file) for file in chosen]
     kept = rows[0].states.shape[1]
-    yield Check("states can be read", True, f"{len(rows)} of {total} files, {kept} layers each")
-    own = [_own_states(model, row.ids) for row in rows]
-    layers = _layers(rows, own, model.blocks)
+    if any(row.states.shape[1] != kept for row in rows):
+        raise UserError(f"The files of {folder} hold unlike numbers of layers. Give one kind.")
+    yield Check(
+        "states can be read", True, f"{len(rows)} of {len(files)} files, {kept} layers each"
+    )
+    layers = _layers(rows, model.blocks)
     faults: dict[str, list[str]] = {name: [] for name in _FAULTS}
     furthest, strange = 0.0, []
     bos, usual = model.tokenizer.bos_token_id, model.tokenizer("a")["input_ids"]
-    for row, mine in zip(rows, own, strict=True):
+    for row in rows:
         if bos is not None and usual[0] == bos and row.ids[0] != bos:
             faults["bos"].append(f"{row.name} has no {model.tokenizer.bos_token!r}")
         if (other := _other_dtype(row.states, model.dtype)) is not None:
             faults["dtype"].append(f"{row.name}: {other}")
-        found = dict(_explanations(model, row, mine, rows, own, layers))
-        name, far = min(found.items(), key=lambda pair: pair[1])
-        fault, _, detail = name.partition(":")
+        explanations = list(_explanations(model, row, rows, layers))
+        fault, detail, far = min(explanations, key=lambda found: found[2])
         if far > _ALIKE:
             strange.append(row.name)
         elif fault:
             faults[fault].append(f"{row.name}: {detail}")
-        furthest = max(furthest, found[""])
+        furthest = max(furthest, explanations[0][2])
     for fault, name in _FAULTS.items():
         where = faults[fault]
         more = f", and {len(where) - 1} more" if len(where) > 1 else ""
         yield Check(name, not where, where[0] + more if where else f"{len(rows)} rows")
     wrong = any(faults[fault] for fault in ("rows", "positions", "layers", "norm"))
-    seen = f"layers {_in_words(layers)}, furthest {furthest:.1e}"
+    whole = layers == list(range(layers[0], layers[-1] + 1))
+    named = f"{layers[0]} to {layers[-1]}" if whole else ", ".join(map(str, layers))
+    seen = f"layers {named}, furthest {furthest:.1e}"
     if strange:
         seen = (
             f"no fault known here explains {strange[0]}: other weights, or rows not in this folder"
@@ -85,38 +93,34 @@ def check_states(model: Model, folder: str | Path) -> Iterator[Check]:
 
 
 def _explanations(
-    model: Model,
-    row: _Row,
-    mine: Tensor,
-    rows: Sequence[_Row],
-    own: Sequence[Tensor],
-    layers: Sequence[int],
-) -> Iterator[tuple[str, float]]:
-    """How far a row's states are from what each fault would make of this model's; "" is none."""
-    right = mine[:, layers]
-    yield "", _distance(row.states, right)
+    model: Model, row: _Row, rows: Sequence[_Row], layers: list[int]
+) -> Iterator[tuple[str, str, float]]:
+    """Each fault with a detail, and how far the states are from what it makes of the model's own.
+
+    First no fault, "".
+    """
+    right = row.own[:, layers]
+    yield "", "", _distance(row.states, right)
     for shift in (-1, 1):
-        yield f"positions:each is that of the token {shift:+}", _distance(row.states, right, shift)
+        far = _distance(row.states, right, shift)
+        yield "positions", f"each is that of the token {shift:+}", far
         moved = [layer + shift for layer in layers]
         if min(moved) >= 0 and max(moved) <= model.blocks:
-            name = f"layers:layer {layers[0]} holds layer {moved[0]}"
-            yield name, _distance(row.states, mine[:, moved])
-    normed = right.clone()
-    normed[:, -1] = mine[:, -1]
-    yield "norm:the last layer is behind the final norm", _distance(row.states, normed)
-    for other, states in zip(rows, own, strict=True):
+            detail = f"layer {layers[0]} holds layer {moved[0]}"
+            yield "layers", detail, _distance(row.states, row.own[:, moved])
+    normed = row.own[:, [*layers[:-1], -1]]
+    yield "norm", "the last layer is behind the final norm", _distance(row.states, normed)
+    for other in rows:
         if other is not row:
-            far = _distance(row.states, states[:, layers])
-            yield f"rows:it holds the states of {other.name}", far
+            far = _distance(row.states, other.own[:, layers])
+            yield "rows", f"it holds the states of {other.name}", far
     bos = model.tokenizer.bos_token_id
-    if bos is not None:
-        without = row.ids[0] == bos
-        ids = row.ids[1:] if without else (bos, *row.ids)
-        if ids:
-            again = _own_states(model, ids)[:, layers]
-            first = f"were read {'without' if without else 'with'} the first token"
-            states = row.states[len(row.states) - len(ids) :] if without else row.states
-            yield f"bos:states {first}", _distance(states, again, 0 if without else 1)
+    if bos is not None and row.ids[0] != bos:
+        far = _distance(row.states, _own_states(model, (bos, *row.ids))[:, layers], 1)
+        yield "bos", "states were read with the first token", far
+    elif bos is not None and len(row.ids) > 1:
+        far = _distance(row.states[1:], _own_states(model, row.ids[1:])[:, layers])
+        yield "bos", "states were read without the first token", far
 
 
 def _distance(states: Tensor, own: Tensor, shift: int = 0) -> float:
@@ -140,15 +144,15 @@ def _own_states(model: Model, ids: Sequence[int]) -> Tensor:
     return torch.cat([ends[0], stock.states[0], ends[1]], dim=1).float().cpu()
 
 
-def _layers(rows: Sequence[_Row], own: Sequence[Tensor], blocks: int) -> list[int]:
+def _layers(rows: Sequence[_Row], blocks: int) -> list[int]:
     """The layers that the files hold: all of them, or those that most rows are nearest to."""
     kept = rows[0].states.shape[1]
     if kept >= blocks:
         return list(range(blocks + 1))[-kept:]
     votes = []
-    for row, mine in zip(rows, own, strict=True):
-        end = min(len(row.states), len(mine))
-        pairs = (apart(row.states[:end, k : k + 1], mine[:end, :-1]) for k in range(kept))
+    for row in rows:
+        end = min(len(row.states), len(row.own))
+        pairs = (apart(row.states[:end, k : k + 1], row.own[:end, :-1]) for k in range(kept))
         votes.append([int(far.median(dim=0).values.argmin()) for far in pairs])
     return torch.tensor(votes).median(dim=0).values.tolist()
 
@@ -165,32 +169,14 @@ def _other_dtype(states: Tensor, dtype: torch.dtype) -> str | None:
     return None
 
 
-def _in_words(layers: Sequence[int]) -> str:
-    """Layers for a message: "1 to 4", or "2, 4"."""
-    whole = list(layers) == list(range(layers[0], layers[-1] + 1))
-    return f"{layers[0]} to {layers[-1]}" if whole else ", ".join(map(str, layers))
-
-
-# --- The files ---
-
-
-def _read_sample(model: Model, folder: Path) -> tuple[list[_Row], int]:
-    """Rows from both ends of a folder, and how many files it has."""
+def _files(folder: Path) -> list[Path]:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise UserError(
             f"The folder {folder} holds no .safetensors files. Give one as vLLM's hidden-states "
             "connector writes it: a file a row, with token_ids and hidden_states."
         )
-    half = _SAMPLE // 2
-    chosen = files if len(files) <= _SAMPLE else [*files[:half], *files[-half:]]
-    rows = [_read(model, file) for file in chosen]
-    counts = {row.states.shape[1] for row in rows}
-    if len(counts) > 1:
-        raise UserError(
-            f"The files of {folder} hold {sorted(counts)} layers. Give one kind of them."
-        )
-    return rows, len(files)
+    return files
 
 
 def _read(model: Model, file: Path) -> _Row:
@@ -216,4 +202,4 @@ def _read(model: Model, file: Path) -> _Row:
         raise UserError(f"{file} holds tokens that {model.name} lacks: it has {size}.")
     kept = tuple(ids[:_LONGEST].tolist())
     cut = len(states) - max(0, len(ids) - _LONGEST)
-    return _Row(file.name, kept, states[:cut])
+    return _Row(file.name, kept, states[:cut], _own_states(model, kept))

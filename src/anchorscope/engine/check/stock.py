@@ -8,9 +8,10 @@ weights, whatever way the model made them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -28,17 +29,6 @@ _SOFTMAX = (functional.softmax, torch.softmax, Tensor.softmax)
 _LOG_SUM = (torch.logsumexp, Tensor.logsumexp)  # how some models let a sink take its share
 
 
-@dataclass(frozen=True)
-class Edit:
-    """A change to a block's attention; both parts are [row, 1 or head, query, key]."""
-
-    added: Tensor | None = None  # to the scores
-    factor: Tensor | None = None  # of the weights
-
-
-Edits = Callable[[int], Edit | None]  # of a block, from 1
-
-
 class Stock(NamedTuple):
     """Whole rows by stock attention, padded on the right."""
 
@@ -47,11 +37,29 @@ class Stock(NamedTuple):
     hidden: tuple[Tensor, ...]  # output_hidden_states
 
 
+@dataclass(frozen=True)
+class Cut:
+    """What an intervention changes in whole rows, for the states of one layer, from 1."""
+
+    kind: Intervention
+    edges: Tensor  # bool [row, 1, query, key]
+    layer: int
+
+    def edges_in(self, block: int, heads: int) -> Tensor | None:
+        """The edges that change in a block, bool [row, 1 or head, query, key]; None: none."""
+        if not self.layer - (window_of(self.kind.layers) or self.layer) < block <= self.layer:
+            return None
+        if self.kind.heads is None:
+            return self.edges
+        chosen = torch.tensor([(block, head) in self.kind.heads for head in range(heads)])
+        return self.edges & chosen[None, :, None, None]
+
+
 @torch.no_grad()
 def stock_pass(
     model: Model,
     rows: Sequence[Sequence[int]],
-    edits: Edits = lambda block: None,
+    cut: Cut | None = None,
     *,
     attention: str = "eager",
 ) -> Stock:
@@ -59,7 +67,10 @@ def stock_pass(
     length = max(len(row) for row in rows)
     padded = [[*row, *[row[-1]] * (length - len(row))] for row in rows]
     tokens, states = torch.tensor(padded, device=model.device), []
-    scores = _Scores(edits, length, edited=attention == "eager")
+    scores = _Scores(cut, length)
+
+    def begin(number: int, module: nn.Module, args: tuple) -> None:
+        scores.block = number
 
     def keep(module: nn.Module, args: tuple, output: Any) -> None:
         states.append(output[0] if isinstance(output, tuple | list) else output)
@@ -67,9 +78,10 @@ def stock_pass(
     with ExitStack() as stack:
         stack.enter_context(attention_named(model.lm, attention))
         for number, block in enumerate(model.parts.blocks, start=1):
-            stack.callback(block.register_forward_pre_hook(scores.begin(number)).remove)
+            stack.callback(block.register_forward_pre_hook(partial(begin, number)).remove)
             stack.callback(block.register_forward_hook(keep).remove)
-        stack.enter_context(scores)
+        if attention == "eager":
+            stack.enter_context(scores)
         out = model.lm(tokens, use_cache=False, output_hidden_states=True)
     if attention == "eager" and scores.seen != list(range(1, model.blocks + 1)):
         raise UnsupportedModel(
@@ -80,49 +92,42 @@ def stock_pass(
     return Stock(torch.stack(states, dim=2), out.logits, out.hidden_states)
 
 
-def stock_states(model: Model, rows: Sequence[Sequence[int]], edits: Edits) -> Tensor:
+def stock_states(model: Model, rows: Sequence[Sequence[int]], cut: Cut | None = None) -> Tensor:
     """The states [row, layer, width] at each row's last token."""
-    states = stock_pass(model, rows, edits).states
+    states = stock_pass(model, rows, cut).states
     return states[torch.arange(len(rows)), [len(row) - 1 for row in rows]]
 
 
 class _Scores(TorchFunctionMode):
-    """Edit the scores and the weights of every softmax over the keys."""
+    """Edit the scores or the weights of every softmax over the keys."""
 
-    def __init__(self, edits: Edits, length: int, *, edited: bool) -> None:
+    def __init__(self, cut: Cut | None, length: int) -> None:
         super().__init__()
-        self.edits, self.length, self.edited = edits, length, edited
-        self.block = 0
+        self.cut, self.length, self.block = cut, length, 0
         self.seen: list[int] = []  # the blocks that showed a softmax over their keys
-
-    def begin(self, number: int) -> Callable[[nn.Module, tuple], None]:
-        """A hook that notes which block runs."""
-
-        def hook(module: nn.Module, args: tuple) -> None:
-            self.block = number
-
-        return hook
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        weighs = func in _SOFTMAX or func in _LOG_SUM
-        if not self.edited or not weighs or not self._over_keys(args):
+        if not (func in _SOFTMAX or func in _LOG_SUM) or not self._over_keys(args):
             return func(*args, **kwargs)
-        edit = self.edits(self.block) or Edit()
-        scores = args[0]
-        # A sink, where there is one, is the last column.
-        extra = scores.shape[-1] - self.length
-        if edit.added is not None:
-            scores = scores + functional.pad(edit.added, (0, extra)).to(scores)
-        out = func(scores, *args[1:], **kwargs)
+        scores, *others = args
+        edges = self.cut.edges_in(self.block, scores.shape[1]) if self.cut else None
+        after = False
+        if self.cut and edges is not None:
+            # A sink, where there is one, is the last column.
+            edges = functional.pad(edges, (0, scores.shape[-1] - self.length)).to(scores.device)
+            after = self.cut.kind.where == "post"
+            if not after:
+                boost = self.cut.kind.boost
+                added = -math.inf if boost is None else boost
+                scores = torch.where(edges, scores + added, scores)
+        out = func(scores, *others, **kwargs)
         if func in _LOG_SUM:
             return out
         self.seen.append(self.block)
-        if edit.factor is not None:
-            out = out * functional.pad(edit.factor, (0, extra), value=1.0).to(out)
-        return out
+        return out.masked_fill(edges, 0.0) if after else out
 
     def _over_keys(self, args: tuple) -> bool:
         shape = args[0].shape if args else ()
@@ -130,58 +135,19 @@ class _Scores(TorchFunctionMode):
         return len(shape) == 4 and shape[-2] == self.length and shape[-1] in keys
 
 
-# --- The interventions as edits of stock attention ---
-
-
 def stock_under(
-    model: Model, samples: tuple[TokenPositions, ...], kind: Intervention
-) -> dict[int, Tensor]:
-    """States [sample, layer, width] at each sample's last token under an intervention.
-
-    By the layer, from 1, up to which they hold for it. A window needs a pass for each layer that
-    it is read at; of the others one pass holds every layer at once.
-    """
-    every = window_of(kind.layers) is None
-    depths = [model.blocks] if every else sorted({min(2, model.blocks), model.blocks})
+    model: Model, samples: Sequence[TokenPositions], kind: Intervention, *, layer: int
+) -> Tensor:
+    """States [sample, layer, width] at each last token under an intervention, up to one layer."""
     rows = [sample.ids for sample in samples]
-    return {
-        depth: stock_states(model, rows, edits_for(model, samples, kind, layer=depth))
-        for depth in depths
-    }
-
-
-def edits_for(
-    model: Model, samples: tuple[TokenPositions, ...], kind: Intervention, *, layer: int
-) -> Edits:
-    """The edits of one intervention, for the states of one layer."""
-    heads = model.lm.config.get_text_config().num_attention_heads
-    length = max(len(s.ids) for s in samples)
-    gone = torch.stack([_edges(s, kind, length) for s in samples])[:, None]
-    width = window_of(kind.layers) or layer
-
-    def edits(block: int) -> Edit | None:
-        if not layer - width < block <= layer:
-            return None
-        edges = gone
-        if kind.heads is not None:
-            cut = {head for at, head in kind.heads if at == block}
-            edges = gone & torch.tensor([h in cut for h in range(heads)])[None, :, None, None]
-        if kind.where == "post":
-            return Edit(factor=(~edges).float())
-        change = -math.inf if kind.boost is None else kind.boost
-        return Edit(added=torch.where(edges, change, 0.0))
-
-    return edits
-
-
-def _edges(sample: TokenPositions, kind: Intervention, length: int) -> Tensor:
-    """Which edges [query, key] change."""
-    at = torch.arange(length)
-    is_key = torch.isin(at, torch.tensor(sample.exact_question))
-    asks = ~is_key
-    if kind.boost is not None:
-        asks = torch.isin(at, torch.tensor(sample.exact_answer))
-    return (at[:, None] > at) & is_key & asks[:, None]
+    at = torch.arange(max(map(len, rows)))
+    edges = []
+    for sample in samples:
+        is_key = torch.isin(at, torch.tensor(sample.exact_question))
+        boosted = torch.isin(at, torch.tensor(sample.exact_answer))
+        queries = ~is_key if kind.boost is None else boosted
+        edges.append((at[:, None] > at) & is_key & queries[:, None])
+    return stock_states(model, rows, Cut(kind, torch.stack(edges)[:, None], layer))
 
 
 # --- How far rounding alone may move states ---
