@@ -22,7 +22,7 @@ from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView, where
 from anchorscope.show.explore.page import halves, lines, write_view
 from anchorscope.show.explore.stored_beliefs import beliefs_of
-from anchorscope.show.explore.token_texts import NoTokens, Tokens, tokens_of
+from anchorscope.show.explore.token_texts import Tokens, tokens_of
 from anchorscope.simulate import Truth
 
 
@@ -117,8 +117,8 @@ def test_without_the_right_tokenizer_the_page_says_why(tmp_path: Path) -> None:
 
     def why(model: dict) -> str:
         tokens = tokens_of(other.answers, model)
-        assert isinstance(tokens, NoTokens)
-        return tokens.why
+        assert isinstance(tokens, str)
+        return tokens
 
     assert "does not give back the questions" in why(dict(run.model))
     assert "is not on this machine" in why({"name": "gone", "source": str(tmp_path / "nowhere")})

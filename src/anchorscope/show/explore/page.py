@@ -19,7 +19,7 @@ from anchorscope.run_folder.view import RunView, records, values
 from anchorscope.show.charts import INTERVENTIONS, PALETTE, all_titles, chart_data, color_of
 from anchorscope.show.delta_p import delta_p_chart
 from anchorscope.show.explore.stored_beliefs import Beliefs, beliefs_of, layers_of
-from anchorscope.show.explore.token_texts import NoTokens, tokens_of
+from anchorscope.show.explore.token_texts import tokens_of
 from anchorscope.show.html import bundle, island, page_style, render, source_hash
 from anchorscope.spans.answer import KINDS, kind_of
 
@@ -171,8 +171,8 @@ def _type(sample: Sample) -> int:
 def _tokens(run: RunView, samples: Sequence[Sample]) -> dict[str, Any]:
     """The samples' tokens as text, or why they are not known."""
     tokens = tokens_of(samples, run.model)
-    if isinstance(tokens, NoTokens):
-        return {"no_tokens": tokens.why}
+    if isinstance(tokens, str):
+        return {"no_tokens": tokens}
     return {
         "vocabulary": {str(id): text for id, text in tokens.texts.items()},
         "shared": {name: list(ids) for name, ids in tokens.shared.items()},
