@@ -155,7 +155,7 @@ class RunView:
     @cached_property
     def findings(self) -> pd.DataFrame:
         """The finding of every dataset, and the answers to the five questions behind it."""
-        columns, key = table_columns.FINDINGS + table_columns.FINDINGS_MORE, ["dataset", "layer"]
+        columns, key = table_columns.FINDINGS, ["dataset", "layer"]
         table = _read_csv(self, "findings", columns)
         merged = table.merge(self.strict[key], how="left", on=key, indicator=True)
         if set(merged["_merge"]) != {"both"}:
