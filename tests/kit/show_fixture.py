@@ -87,7 +87,7 @@ def _samples(name: str, n: int, rng: np.random.Generator, question: str, answer:
         text = question.format(subject)
         verdict = str(rng.choice(["right", "wrong", "abstain"], p=[0.4, 0.52, 0.08]))
         found = bool(rng.random() > 0.03)
-        at = answer.find("France")
+        at = max(answer.find("France"), 0)
         rows.append(
             {
                 "id": f"{name}:test:{i}",
