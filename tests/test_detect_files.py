@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from anchorscope.detect.detector import Detector
 from anchorscope.detect.inner_probes import pathway_groups
-from anchorscope.detect.kinds import DEPLOYED
+from anchorscope.detect.kinds import CHOSEN
 from anchorscope.detect.material import from_run
 from anchorscope.detect.side_probes import learn_beliefs
 from anchorscope.errors import UserError
@@ -32,7 +32,7 @@ def saved(run, tmp_path_factory):
     return made, made.save(tmp_path_factory.mktemp("detectors") / "probe")
 
 
-@pytest.mark.parametrize("method", DEPLOYED)
+@pytest.mark.parametrize("method", CHOSEN)
 def test_a_detector_read_again_gives_the_same_numbers(run, tmp_path, method):
     made = Detector.train(run, method=method, folds=3, resamples=100)
     again = Detector.load(made.save(tmp_path / "detector"))

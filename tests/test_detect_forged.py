@@ -82,7 +82,7 @@ FORGED = [
 ]  # fmt: skip
 WEIGHTS = [
     ("coef", lambda a: a * np.nan, "the weights 'coef' are not all finite"),
-    ("layers", lambda a: a + 7, "its probes is at layer 8, and the model has 1"),
+    ("layers", lambda a: a + 7, "at layer 8, and the model has 1"),
     ("distance.layer", lambda a: np.array(-3), "at layer -3"),
     ("distance.rest", lambda a: np.array(0.0), "variance"),
     ("distance.variances", lambda a: a * 0, "variance"),

@@ -1,4 +1,4 @@
-"""Files of questions and answers: read, learnt from, scored, written, and continued."""
+"""Files of questions and answers: read, learnt from, scored and written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from kit.plain import plain_states
 from kit.tiny import tiny_lm, tiny_tokenizer
 from test_detect_score import QUESTIONS, make
 
-from anchorscope.detect import rows as own_rows
 from anchorscope.models import load_model
 from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.view import RunView
@@ -66,8 +65,9 @@ def read(file) -> list[dict]:
     return table.astype(object).where(table.notna(), None).to_dict("records")
 
 
-@pytest.mark.parametrize("end", [".csv", ".parquet", ".jsonl"])
-@pytest.mark.parametrize("start", [".csv", ".parquet", ".jsonl"])
+@pytest.mark.parametrize(
+    ("start", "end"), [(".csv", ".parquet"), (".parquet", ".jsonl"), (".jsonl", ".csv")]
+)
 def test_each_kind_of_file_is_read_and_written(places, score, tmp_path, start, end):
     file, out = write(tmp_path / f"in{start}", ROWS), tmp_path / "not" / "there" / f"out{end}"
     code, printed, error = score(file, "--out", out)
@@ -91,9 +91,9 @@ def test_each_kind_of_file_is_read_and_written(places, score, tmp_path, start, e
 
 
 BAD = {
-    "a number": (".jsonl", b'{"question": 5}\n', "Row 1 of in.jsonl has the `question` 5."),
-    "no question": (".csv", b"questions\nWho?\n", "Row 1 of in.csv has no `question`."),
-    "a number as the answer": (".jsonl", b'{"question": "a", "answer": 5}', "has the `answer` 5."),
+    "a number": (".jsonl", b'{"question": 5}\n', "It has the `question` '5'"),
+    "no question": (".csv", b"questions\nWho?\n", "Row 1 of in.csv cannot be read. It"),
+    "a number as the answer": (".jsonl", b'{"question": "a", "answer": 5}', "the `answer` '5'."),
     "not UTF-8": (".jsonl", '{"question": "Où?"}'.encode("latin-1"), "could not be read as"),
     "no JSON": (".jsonl", b"Who?\n", "row 1 is no JSON"),
     "of no known kind": (".txt", b"Who?\n", "Unknown kind of file 'in.txt'"),
@@ -118,7 +118,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_scoring(score, tmp_p
     (tmp_path / "file").write_text("")
     for out, printed in (
         (tmp_path / "out.xlsx", "Unknown kind of file for --out 'out.xlsx'"),
-        (tmp_path / "file" / "out.jsonl", "cannot be made"),
+        (tmp_path / "file" / "out.jsonl", "is a file"),
         (tmp_path / "out.parquet", "The rows cannot be written as out.parquet"),
     ):
         code, printed, error = score(file, "--out", out)
@@ -133,40 +133,6 @@ def test_a_rows_own_fields_are_kept_beside_new_ones_with_a_prefix(score, tmp_pat
     row = json.loads(printed)
     assert row["score"] == 3 and row["note"] is None
     assert {"wrong_score", "wrong_probability", "answer"} <= set(row)
-
-
-def test_a_stopped_scoring_goes_on_and_ends_like_an_undisturbed_one(places, tmp_path, monkeypatch):
-    monkeypatch.setattr(own_rows, "PORTION", 2)
-    detector, model = places["loaded"]
-    rows = [{"question": f"Who is number {n * 7 % 60}?" + "?" * (n % 5)} for n in range(12)]
-    out, journal = tmp_path / "out.jsonl", tmp_path / ".out.jsonl.partial"
-    portions: list[int] = []
-
-    def scores(part, progress):
-        portions.append(len(part))
-        if len(portions) == 4:
-            raise KeyboardInterrupt
-        return detector.score(model, [row["question"] for row in part])
-
-    with pytest.raises(KeyboardInterrupt):
-        own_rows.score_file(rows, scores, out, made_by={"by": 1})
-    assert journal.exists() and not out.exists()
-    with journal.open("ab") as torn:
-        torn.write(b'[{"answer": "half a li')
-    done = own_rows.score_file(rows, scores, out, made_by={"by": 1})
-    assert (done.rows, done.kept, len(portions)) == (12, 6, 7) and not journal.exists()
-    own_rows.score_file(rows, scores, tmp_path / "whole.jsonl", made_by={"by": 1})
-    assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-
-
-def test_the_beginning_of_another_scoring_is_not_taken_up(score, tmp_path):
-    file, out = write(tmp_path / "in.jsonl", ROWS), tmp_path / "out.jsonl"
-    journal = tmp_path / ".out.jsonl.partial"
-    for content in ('"another"\n[]\n', "no JSON at all\n"):
-        journal.write_text(content)
-        code, _, error = score(file, "--out", out)
-        assert code == 2 and "holds the beginning of another scoring" in error
-        assert journal.read_text() == content and not out.exists()
 
 
 CITIES = ["Rome", "Paris", "Lyon", "Oslo", "Kanpur", "India", "Hamlet", "Shakespeare"]
@@ -225,7 +191,10 @@ def test_own_rows_are_read_in_one_pass_learnt_from_and_scored(cli, place):
     ("row", "words"),
     [
         ({"answer": "a", "label": 1}, "no prompt"),
-        ({"prompt": "p", "question": "q", "answer": "a", "label": 1}, "`question` and `prompt`"),
+        (
+            {"prompt": "p", "question": "q", "answer": "a", "label": 1},
+            "the `question` 'q' and the `prompt`",
+        ),
         ({"prompt": "p", "answer": 5, "label": 1}, "the `answer` '5'"),
         ({"prompt": "p", "answer": "a", "label": "maybe"}, "the `label` 'maybe'"),
         ({"messages": [{"role": "x", "content": "q"}], "answer": "a", "label": 1}, "`role`"),

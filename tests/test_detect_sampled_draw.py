@@ -6,20 +6,29 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from kit.detect_worlds import plain, write_run
 from kit.planted import made
+from test_detect_score import QUESTIONS, SHOTS, make
 
 from anchorscope.config import Config
-from anchorscope.detect.extra_answers import draw_answers, uniforms
+from anchorscope.detect.detector import Detector
+from anchorscope.detect.extra_answers import draw_answers
+from anchorscope.detect.kinds import same_answer
 from anchorscope.detect.material import from_run
+from anchorscope.detect.prompts import Exchange
+from anchorscope.detect.read_answers import uniforms
 from anchorscope.engine.decode import draw_tokens
 from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError
 from anchorscope.evidence.shards import Shards
-from anchorscope.models.prompts import stop_ids
+from anchorscope.models.prompts import make_prompt, stop_ids
 from anchorscope.pipeline.collect import add_samples, collect
 from anchorscope.records import Question, QuestionSet
 from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.table_columns import SAMPLED_ROWS
 from anchorscope.run_folder.view import RunView
+from anchorscope.serve.protocol import Ask
+from anchorscope.serve.served import Served
 
 SUBJECTS = ("tea", "ale", "long island", "a river")
 
@@ -105,6 +114,44 @@ def test_samples_are_added_to_a_finished_run_and_not_drawn_twice(collected, tiny
     drawn_texts = [t.sampled.texts for t in texts if t.sampled]
     assert [t.sampled.texts for t in again if t.sampled] == drawn_texts
     assert RunView.open(collected, collected_ok=True).datasets == ["q"]
+
+
+def test_a_detector_that_draws_answers_compares_what_a_plain_loop_draws(tiny_llama, tmp_path):
+    detector = make(tiny_llama, "self-check", samples=3, temperature=0.8)
+    again = Detector.load(detector.save(tmp_path / "detector"))
+    served = Served(again, tiny_llama)
+    for question, one in zip(QUESTIONS, again.score(tiny_llama, QUESTIONS), strict=True):
+        prompt = make_prompt(tiny_llama, question, shots=SHOTS, style="text").ids
+        numbers = uniforms(0, question, samples=3, steps=8)
+        drawn = [plain_answer(tiny_llama, prompt, own, 0.8)[0] for own in numbers]
+        texts = [tiny_llama.tokenizer.decode(ids, skip_special_tokens=True) for ids in drawn]
+        other = [not same_answer(one.answer, text.strip(), question) for text in texts]
+        written = served.answer([Ask(exchange=Exchange(question=question, answer=""))])
+        for scored in (one, written[0].scored):
+            if not one.reason:
+                assert scored.score == pytest.approx(np.mean(other))
+    with pytest.raises(UserError, match="draws answers, which needs the model"):
+        again.score_states([1], np.zeros((1, 4, 48)), tokenizer=tiny_llama.tokenizer)
+
+
+def test_training_keeps_how_many_answers_were_drawn_and_how(tmp_path):
+    world = plain(n=90)
+    folder = write_run(tmp_path / "run", [world])
+    with pytest.raises(UserError, match="no answers were drawn"):
+        Detector.train(folder, method="semantic-entropy")
+    rows = [
+        (id, n, f"name {n if z else 0}", -1.0, 2, 3, 1.0)
+        for id, z in zip(world.ids, world.z, strict=True)
+        for n in range(4)
+    ]
+    store = Store(folder)
+    table = pd.DataFrame(rows, columns=list(SAMPLED_ROWS))
+    store.write("evidence/sampled/00000.parquet", table.to_parquet)
+    store.save_info({"sampled": {"samples": 4, "temperature": 0.5}})
+    trained = Detector.train(folder, method="semantic-entropy", folds=3, resamples=100)
+    assert (trained.method.samples_, trained.method.temperature_) == (4, 0.5)
+    assert trained.evaluation["auroc"] == 1.0
+    assert "4 answers drawn at temperature 0.5" in trained.card
 
 
 def test_another_number_or_temperature_is_refused(collected, tiny_llama):

@@ -70,7 +70,7 @@ def expected(model, detector, question, answer_ids, text) -> float:
     return 1 / (1 + math.exp(-(0.1 * logit + 0.2)))
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt_neox"])
+@pytest.mark.parametrize("architecture", ["gemma2", "gpt_neox"])
 def test_a_given_answer_is_scored_as_a_plain_pass_reads_it(architecture):
     model = load_model(tiny_lm(architecture), tokenizer=tiny_tokenizer())
     detector = make(model)
@@ -292,10 +292,10 @@ def test_another_model_dtype_or_tokenizer_is_an_error(tiny_llama):
     with pytest.raises(UserError, match="Load it once: load_model"):
         detector.score("org/name", "Who?")
     other = load_model(tiny_lm("llama", seed=1), tokenizer=tiny_tokenizer())
-    with pytest.raises(UserError, match=r"weights of .* are not those"):
+    with pytest.raises(UserError, match=r"made for tiny in float32 .*weights .*; this model is "):
         detector.score(other, "Who?")
     half = load_model(tiny_lm("llama").to(torch.bfloat16), tokenizer=tiny_tokenizer())
-    with pytest.raises(UserError, match="in float32; this one is in bfloat16"):
+    with pytest.raises(UserError, match=r"tiny in float32 .* this model is .* in bfloat16"):
         detector.score(half, "Who?")
     small = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
     del small.lm.model.layers[3]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,7 +23,6 @@ from anchorscope.cli.serve import serve
 from anchorscope.cli.terminal import Bar, Terminal, echo, plain_table
 from anchorscope.config import Config, words
 from anchorscope.errors import UserError
-from anchorscope.progress import Progress
 
 detect = typer.Typer(no_args_is_help=True, help="Detectors of wrong answers.")
 
@@ -66,7 +64,7 @@ def evaluate(
     from anchorscope.run_folder.view import RunView
     from anchorscope.show import write_report
     from anchorscope.show.detectors import write_detect_figures
-    from anchorscope.show.sentences import decisions, peer_sentence
+    from anchorscope.show.sentences import decisions
 
     names = words(methods)
     folder = out or runs[0]
@@ -83,8 +81,6 @@ def evaluate(
     _print_table(result.table)
     for row in result.claims.to_dict("records"):
         echo(f"{row['statement']}, {row['dataset']}: {decisions(row)}")
-    for row in [] if result.peer is None else result.peer.to_dict("records"):
-        echo(peer_sentence(row))
     echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
     if (folder / "report.html").is_file():  # an analysed run: its report has these claims too
         files.append(write_report(RunView.open(folder)))
@@ -98,7 +94,13 @@ def evaluate(
 def train(
     run: Annotated[Path, argument("A finished run.")],
     out: Annotated[Path, option("The detector's folder.")],
-    method: Annotated[str, option("auto, combined, probe or entity-log-prob.")] = "auto",
+    method: Annotated[
+        str,
+        option(
+            "auto, combined, probe, entity-log-prob; or semantic-entropy, self-check, which draw "
+            "answers for each that they score."
+        ),
+    ] = "auto",
     data: SomeData = "",
     folds: Folds = 5,
     seed: Seed = 0,
@@ -151,77 +153,52 @@ def score(
     ] = False,
     as_dataset: AsDataset = None,
 ) -> None:
-    """Answer a question, or those of a file, and say how likely each answer is wrong.
-
-    Rows are written as they are scored: the same command continues where it stopped.
-    """
+    """Answer a question, or those of a file, and say how likely each answer is wrong."""
     from anchorscope.detect.detector import Detector
+    from anchorscope.detect.prompts import Exchange
     from anchorscope.detect.rows import (
         check_names,
         check_out,
-        exchange_of,
-        joined,
         json_line,
-        score_file,
-        score_portions,
+        rows_to_score,
+        with_score,
+        write_rows,
     )
     from anchorscope.detect.scored import Scored, Warned
 
-    rows = _rows_to_score(file, question, answer)
-    check_names(rows, prefix, kind=Warned if before else Scored)
-    if out is not None:
-        check_out(out, rows)
-    loaded = Detector.load(detector)
-    with Bar() as bar:
-        lm = load_named(loaded.model, detector, model=model, config=config)
-
-        def scores(rows: Sequence[Mapping[str, Any]], progress: Progress) -> Any:
-            if any("question" not in row for row in rows) and not before:
-                given = [exchange_of(row, "A row") for row in rows]
-                return loaded.score_answers(lm, given, dataset=as_dataset, progress=progress)
-            questions = [row["question"] for row in rows]
-            if before:
-                return loaded.warn(lm, questions, dataset=as_dataset)
-            answers = [row.get("answer") for row in rows]
-            return loaded.score(
-                lm, questions, answer=answers, dataset=as_dataset, progress=progress
-            )
-
-        made_by = {
-            "detector": loaded.id, "band": loaded.band, "weights": loaded.model["weights"],
-            "before": before, "as": as_dataset,
-        }  # fmt: skip
-        options: Any = {"prefix": prefix, "progress": bar}
-        if out is None:
-            waiting = iter(rows)  # a line of JSON for each row, as soon as it is scored
-            for portion in score_portions(rows, scores, **options):
-                for scored in portion:
-                    echo(json_line(joined(next(waiting), scored)))
-            return
-        done = score_file(rows, scores, out, made_by=made_by, **options)
-    if done.kept:
-        echo(f"{done.kept} of {done.rows} rows had been scored before.")
-    echo(f"{done.flagged} of {done.rows} flagged as wrong. {out}")
-
-
-def _rows_to_score(
-    file: Path | None, question: str | None, answer: str | None
-) -> list[dict[str, Any]]:
-    """Read the rows of the file, or make one row of --question and --answer."""
-    from anchorscope.detect.rows import read_questions
-
     if (file is None) == (question is None):
         raise UserError("Give either a file or --question, and not both.")
+    if file is not None and answer is not None:
+        raise UserError(
+            "--answer belongs to --question. The answers to a file's questions are in its column "
+            "`answer`."
+        )
     if file is not None:
-        if answer is not None:
-            raise UserError(
-                "--answer belongs to --question. The answers to a file's questions are in its "
-                "column `answer`."
-            )
-        return read_questions(file)
-    if not str(question).strip():
+        rows, exchanges = rows_to_score(file)
+    elif not str(question).strip():
         raise UserError("--question is empty. Give the text of a question.")
-    return [{"question": question} | ({} if answer is None else {"answer": answer})]
+    else:
+        rows = [{"question": question, "answer": answer}]
+        exchanges = [Exchange(question=str(question), answer=answer)]
+    check_names(rows, Warned if before else Scored, prefix)
+    if out is not None:
+        check_out(out, rows)
+    loaded, questions = Detector.load(detector), [one.question for one in exchanges]
+    with Bar() as bar:
+        lm = load_named(loaded.model, detector, model=model, config=config)
+        if before:
+            scored = loaded.warn(lm, questions, dataset=as_dataset)
+        elif all(questions):
+            answers = [one.answer for one in exchanges]
+            scored = loaded.score(lm, questions, answer=answers, dataset=as_dataset, progress=bar)
+        else:
+            scored = loaded.score_answers(lm, exchanges, dataset=as_dataset, progress=bar)
+    done = [with_score(row, one, prefix) for row, one in zip(rows, scored, strict=True)]
+    if out is None:
+        echo("\n".join(map(json_line, done)))
+        return
+    write_rows(out, done)
+    echo(f"{sum(one.flagged for one in scored)} of {len(done)} flagged as wrong. {out}")
 
 
 @detect.command()

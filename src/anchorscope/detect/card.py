@@ -15,7 +15,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from jinja2 import Environment
 
 _BODY = r"""
-# {{ title }} for {{ model.name|plain }}
+# {{ method.name }} for {{ model.name|plain }}
 
 Gives the probability that a short answer of {{ model.name|plain }} to a question of fact is wrong.
 
@@ -32,8 +32,11 @@ scored = detector.score(load_model({{ model.source|quoted }}{{ adapter }}), "Who
 | --- | --- |
 | Model | {{ model.name|plain }}, {{ model.dtype }}, revision {{ (model.revision or "–")|plain }} |
 | Weights | fingerprint {{ model.weights|plain }} |
-| Reads | {% if layers %}layer{{ "s" if layers[1:] }} {{ layers|joined }} at the \
-last token of the answer entity (E_A){% else %}text and token probabilities{% endif %} |
+| Reads | {% set layers = method.layers() -%}
+{% if layers %}layer{{ "s" if layers[1:] }} {{ layers|joined }} at the \
+last token of the answer entity (E_A){% else %}text and token probabilities{% endif %}\
+{% if method.samples_ %}, and {{ method.samples_ }} answers drawn at temperature \
+{{ method.temperature_ }} for each that it scores{% endif %} |
 | Prompt | {{ prompt.style }}, {{ prompt.shots }} worked examples; questions are asked as in \
 {{ "one of " if datasets[1:] }}{{ datasets|joined }}{{ " (dataset=, --as)" if datasets[1:] }} |
 | Trained on | {{ trained_on.answers }} answers ({{ trained_on.wrong }} wrong) of \
@@ -84,7 +87,7 @@ def _is_local(place: str) -> bool:
 def model_card(facts: Mapping[str, Any]) -> str:
     """README.md of a detector's folder, with the metadata that the hub reads.
 
-    `facts` are the fields of a detector, its `title` and `caution`, and the `layers` it reads.
+    `facts` are the fields of a detector, its `datasets` and `caution`.
     """
     model = public(facts["model"])
     metadata = ModelCardData(

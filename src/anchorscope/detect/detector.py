@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast, overload
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -24,8 +24,8 @@ from anchorscope.detect.answer_parts import (
 )
 from anchorscope.detect.calibration import Calibration, Promise
 from anchorscope.detect.card import model_card
-from anchorscope.detect.kinds import AUTO, Probes, short_name
-from anchorscope.detect.material import Arrays, Material, Text, from_run, join, surfaces_of
+from anchorscope.detect.kinds import AUTO, Probes
+from anchorscope.detect.material import Arrays, Material, SampledAnswers, Text
 from anchorscope.detect.method import Method
 from anchorscope.detect.prompts import (
     Bound,
@@ -37,14 +37,15 @@ from anchorscope.detect.prompts import (
     task_of,
     too_long,
 )
-from anchorscope.detect.read_answers import Task, read_answers, read_prompt_ends
-from anchorscope.detect.saved import (
-    Description,
-    PreAnswerFacts,
-    Stored,
-    load_from,
-    write_folder,
+from anchorscope.detect.read_answers import (
+    AnswerBatch,
+    PrefixOf,
+    Task,
+    read_answers,
+    read_prompt_ends,
+    sample_answers,
 )
+from anchorscope.detect.saved import Description, PreAnswerFacts, Stored, load_from, write_folder
 from anchorscope.detect.scored import Outcome, Scored, ScoredSpan, Warned
 from anchorscope.detect.side_probes import (
     Beliefs,
@@ -53,18 +54,16 @@ from anchorscope.detect.side_probes import (
     arrays_of,
     far_reason,
 )
-from anchorscope.detect.train import Answers, check_method, train
-from anchorscope.engine.decode import Prefix
+from anchorscope.detect.train import train
+from anchorscope.engine.decode import OnToken
 from anchorscope.engine.lease import Lease
-from anchorscope.errors import UserError, unknown, user_path
+from anchorscope.errors import UserError, user_path
 from anchorscope.models import Model, load_model
 from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.view import RunView
 from anchorscope.spans.characters import tokens_of
 
-EXAMPLES = 8  # of each dataset
 WIDE = 0.1  # an interval of AUROC beyond which a detector is not to be relied on
-_MODEL = ("name", "source", "adapter", "revision", "weights", "dtype", "blocks", "width")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +101,8 @@ class Detector:
     def __repr__(self) -> str:
         return f"Detector({self.name!r} of {self.model['name']}, threshold {self.threshold:.2f})"
 
+    # --- Made, saved, loaded ---
+
     @classmethod
     def train(
         cls,
@@ -122,6 +123,7 @@ class Detector:
         Args:
             run: A finished run or a folder of `detect collect`, or its path.
             method: A kind's short name, or "auto" for the best of a handful on held-out answers.
+                "semantic-entropy" and "self-check" draw answers for each that they score.
             datasets: Some of the run's datasets; by default all.
             folds: Folds of the evaluation, disjoint by entity.
             seed: Decides the folds and the resamples.
@@ -142,45 +144,51 @@ class Detector:
             ('probe', ('atlas',))
 
         """
-        check_method(method)
         run = run if isinstance(run, RunView) else RunView.open(run, collected_ok=True)
-        names = list(datasets or run.datasets)
-        for name in names:
-            if name not in run.datasets:
-                raise unknown("dataset of the run", name, run.datasets)
-        parts = [from_run(run, name, seed=seed) for name in names]
-        others = [part for one in parts if (part := surfaces_of(run, one)) is not None]
         found = train(
-            Answers(plain=join(parts), surfaces=join(others) if others else None),
-            method=method, model=run.model_name, folds=folds, seed=seed, resamples=resamples,
-            risk=risk, calibration=calibration, progress=progress,
+            run, method=method, datasets=datasets, folds=folds, seed=seed, resamples=resamples,
+            risk=risk, calibration=calibration, progress=progress or Quiet(),
         )  # fmt: skip
-        given, examples = run.info.get("given_prompts", False), []
-        for name in () if given else names:  # the first questions with usable answers
-            own = [s for s in run.answers if s.question.dataset == name and s.usable][:EXAMPLES]
-            examples += [
-                Example(question=s.question.text, prompt_ids=s.prompt_ids, dataset=name)
-                for s in own
-            ]
-        return cls(
-            name=short_name(found["method"]),
-            model={key: run.model.get(key) for key in _MODEL},
-            prompt={
-                "style": "given" if given else run.model.get("prompt", "text"),
-                "shots": run.config.get("shots", 0),
-                "max_tokens": run.config.get("max_tokens", 16),
-                "finder": run.config.get("finder", "auto"),
-            },
-            examples=tuple(examples),
-            calibrated_on=(
-                f"{calibration} calibration on held-out scores of {found['answers']} answers of "
-                f"{', '.join(names)} by {run.model_name}, folds disjoint by entity"
-            ),
-            trained_on={"datasets": names} | {k: found.pop(k) for k in ("answers", "wrong")},
-            licence=licence
-            or {"detector": "other", "model": "not recorded", "data": "not recorded"},
-            **found,
-        )
+        usual = {"detector": "other", "model": "not recorded", "data": "not recorded"}
+        return cls(**found, licence=licence or usual)
+
+    @classmethod
+    def load(cls, place: str | Path, *, revision: str | None = None) -> Detector:
+        """The detector in a folder, or in a repository of the hub.
+
+        Examples:
+            >>> import anchorscope as anc
+            >>> folder = detector.save("detector")
+            >>> anc.Detector.load(folder).id == detector.id
+            True
+
+        """
+        return cls(**load_from(place, revision=revision))
+
+    def save(self, folder: str | Path) -> Path:
+        """The folder, with weights, description and model card in it."""
+        folder, tensors = user_path(folder), self.method.arrays()
+        for name, part in (
+            ("beliefs.", self.beliefs),
+            ("distance.", self.distance),
+            ("pre_answer.", self.pre_answer),
+            ("pre_answer.distance.", self.pre_answer and self.pre_answer.distance),
+        ):
+            tensors |= {} if part is None else arrays_of(part, name)
+        values = vars(self) | {"calibration": self.method.calibration_}
+        about = {name: values[name] for name in Description.model_fields} | {"id": self.id}
+        if self.pre_answer is not None:
+            tensors.pop("pre_answer.threshold")
+            kept = PreAnswerFacts.model_fields
+            about["pre_answer"] = {name: getattr(self.pre_answer, name) for name in kept}
+        write_folder(folder, Stored(tensors, about), self.card)
+        return folder
+
+    @property
+    def card(self) -> str:
+        """The model card, which is README.md of a saved detector."""
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name[0] != "_"}
+        return model_card(own | {"datasets": self.datasets, "caution": self.caution})
 
     @cached_property
     def id(self) -> str:
@@ -211,7 +219,9 @@ class Detector:
     @property
     def reads_states_alone(self) -> bool:
         """Whether the score comes from clean states and nothing else."""
-        return isinstance(self.method, Probes)
+        return isinstance(self.method, Probes) and not self.method.reads_tokens
+
+    # --- Scores of answers that were read ---
 
     def outcome(self, probability: float, distance: float = np.nan) -> tuple[Outcome, str]:
         """The conclusion about an answer with this probability of being wrong, and a reason."""
@@ -232,35 +242,47 @@ class Detector:
         score = self.method.decision_function(material)
         return score, self.method.calibration_.probability(score)
 
-    def score_located(self, answers: Sequence[LocatedAnswer], clean: np.ndarray) -> list[Scored]:
-        """Answers scored by the states [entity, layer, width] at the ends of their entities."""
+    def score_located(
+        self,
+        answers: Sequence[LocatedAnswer],
+        clean: np.ndarray,
+        drawn: Sequence[SampledAnswers] = (),
+    ) -> list[Scored]:
+        """Answers scored by the states [entity, layer, width] at the ends of their entities.
+
+        `drawn` are the answers beside each one, which a detector that draws them compares.
+        """
+        material = _material(answers, clean, drawn)
         nan = np.full(len(clean), np.nan)
         score, probability, distance, is_q = nan, nan, nan, nan
         belief = np.empty((len(clean), 0))
         if len(clean):
-            score, probability = self.score_of(_material(answers, clean))
-        if self.distance is not None and len(clean):
-            distance = self.distance.place(clean[:, self.distance.layer - 1])
+            score, probability = self.score_of(material)
+            if self.distance is not None:
+                distance = self.distance.place(clean[:, self.distance.layer - 1])
         if self.beliefs is not None:
             belief, is_q = self.beliefs.wrong(clean), self.beliefs.question_anchored(clean)
         out, start = [], 0
         for one in answers:
             own = range(start, start + len(one.entities))
             start += len(one.entities)
+            unread = self._unread(one.question, one.answer.text)
+            if not own:
+                out.append(unread)
+                continue
             if not np.isfinite(probability[own]).all():
                 raise UserError(
                     f"The answer {one.answer.text!r} got no finite score: the model's state "
                     "overflows in this dtype. Use float32."
                 )
-            unread = self._unread(one.question, one.answer.text)
-            if not own:
-                out.append(unread)
-                continue
-            outcomes = [
-                self._conclude(one, n, float(probability[at]), float(distance[at]))
-                for n, at in enumerate(own)
-            ]
-            spans = _spans(one, probability[own], [outcome for outcome, _ in outcomes])
+            spans, reasons = [], []
+            for n, at in enumerate(own):
+                outcome, reason = self._conclude(one, n, float(probability[at]), distance[at])
+                begin, end = one.entities[n].span
+                text = one.answer.text[begin:end]
+                chance = float(probability[at])
+                spans.append(ScoredSpan(begin, end, text, "entity", chance, outcome))
+                reasons.append(reason)
             worst = max(range(len(own)), key=lambda n: spans[n].weight)
             at, q = own[worst], float(is_q[own[worst]])
             out.append(
@@ -269,8 +291,8 @@ class Detector:
                     answer_entity=spans[worst].text,
                     probability=float(probability[at]),
                     score=float(score[at]),
-                    outcome=outcomes[worst][0],
-                    reason=outcomes[worst][1],
+                    outcome=spans[worst].outcome,
+                    reason=reasons[worst],
                     spans=_with_sentences(one, spans),
                     predicted_pathway="" if np.isnan(q) else "Q" if q > 0.5 else "A",
                     predicted_pathway_probability=max(q, 1 - q),
@@ -296,9 +318,8 @@ class Detector:
         )
 
     def _unread(self, question: str, text: str, too_long: str = "") -> Scored:
-        declined = bool(plain(text)) and is_abstention(text)
-        declines = "the answer declines to answer"
-        nothing = declines if declined else "the answer holds no entity to read"
+        declines = bool(plain(text)) and is_abstention(text)
+        nothing = "declines to answer" if declines else "holds no entity to read"
         on = f"{self.trained_on['answers']} answers of {', '.join(self.trained_on['datasets'])}"
         if self.promise is not None:
             on += f"; threshold on {self.promise.entities} other entities"
@@ -309,27 +330,48 @@ class Detector:
             probability=np.nan,
             score=np.nan,
             outcome="cannot say" if too_long else "no answer",
-            reason=too_long or nothing,
+            reason=too_long or f"the answer {nothing}",
             detector=self.id,
             threshold=self.threshold,
             calibrated_on=on,
         )
 
-    @overload
-    def score(
-        self, model: Any, question: str, *, answer: str | None = None, dataset: str | None = None
-    ) -> Scored: ...
-    @overload
+    def read(
+        self,
+        answerer: Answerer,
+        prefix_of: PrefixOf,
+        tasks: Sequence[Task],
+        *,
+        on_token: OnToken | None = None,
+    ) -> Iterator[tuple[AnswerBatch, list[Scored]]]:
+        """The answers of the tasks with their scores, a batch at a time; see `read_answers`."""
+        drawn, reads = {}, self.method.reads_tokens
+        if self.method.samples_ and tasks:
+            prompts = [task.prompt_ids for task in tasks]
+            with Lease(answerer.model) as lease:
+                every = sample_answers(
+                    lease, answerer, prefix_of, prompts, [task.question for task in tasks],
+                    samples=self.method.samples_, temperature=self.method.temperature_, seed=0,
+                )  # fmt: skip
+            for task, (answers, _) in zip(tasks, every, strict=True):
+                drawn[task.number] = SampledAnswers(texts=tuple(one.text for one in answers))
+        for batch in read_answers(
+            answerer, prefix_of, tasks, token_log_probs=reads, on_token=on_token
+        ):
+            own = [drawn[number] for number in batch.numbers] if drawn else ()
+            yield batch, self.score_located(batch.answers, batch.clean, own)
+
+    # --- Answers and questions as a user gives them ---
+
     def score(
         self,
         model: Any,
-        question: Sequence[str],
+        question: str | Sequence[str],
         *,
-        answer: Sequence[str | None] | None = None,
+        answer: str | Sequence[str | None] | None = None,
         dataset: str | None = None,
         progress: Progress | None = None,
-    ) -> list[Scored]: ...
-    def score(self, model, question, *, answer=None, dataset=None, progress=None):
+    ) -> Any:
         """The model's own answer with its probability of being wrong, both from the same pass.
 
         With `answer` that answer is scored instead. Lists give lists, in batches. `dataset` says
@@ -344,7 +386,7 @@ class Detector:
 
         """
         if isinstance(question, str):
-            answers = None if answer is None else [answer]
+            answers = None if answer is None else [str(answer)]
             return self.score(model, [question], answer=answers, dataset=dataset)[0]
         if answer is not None and len(answer) != len(question):
             raise UserError(f"{len(question)} questions and {len(answer)} answers were given.")
@@ -357,8 +399,7 @@ class Detector:
                 Task(number=len(tasks), question=text, prompt_ids=prompt.ids, answer=given,
                      answer_ids=own)
             )  # fmt: skip
-        scored = self._read(bound.answerer, bound.prefix, tasks, progress)
-        return [scored[number] for number in range(len(question))]
+        return self._scored(bound.answerer, bound.prefix, tasks, {}, progress)
 
     def score_answers(
         self,
@@ -370,7 +411,7 @@ class Detector:
     ) -> list[Scored]:
         """Score given answers to prompts or chat messages, every entity of each, in one pass.
 
-        Nothing is written by the model: prompt and answer are fed once. `dataset` is as in `score`.
+        Prompt and answer are fed once. `dataset` is as in `score`.
 
         Examples:
             >>> import anchorscope as anc
@@ -384,34 +425,35 @@ class Detector:
         if bound is None:
             model = loaded_model(model, self.model)
             check_made_for(self.model, model)
-            answerer, own = Answerer(model, max_tokens=1), None
+            answerer = Answerer(model, max_tokens=int(self.prompt["max_tokens"]))
         else:
-            model, answerer, own = bound.model, bound.answerer, bound.prefix
-        tasks = [task_of(model, bound, one, number) for number, one in enumerate(exchanges)]
-        reasons = [too_long(model, task) for task in tasks]
-        fitting = [task for task, reason in zip(tasks, reasons, strict=True) if not reason]
-        scored = self._read(answerer, own or common_prefix(fitting), fitting, progress)
-        for task, reason in zip(tasks, reasons, strict=True):
-            if reason:
-                scored[task.number] = self._unread(task.question, str(task.answer), reason)
-        return [scored[task.number] for task in tasks]
+            model, answerer = bound.model, bound.answerer
+        fitting, unread = [], {}
+        for number, one in enumerate(exchanges):
+            task = task_of(model, bound, one, number, every=one.answer is not None)
+            prompt, own = len(task.prompt_ids), len(task.answer_ids)
+            if reason := too_long(model, task.question, prompt, own):
+                unread[number] = self._unread(task.question, task.answer or "", reason)
+            else:
+                fitting.append(task)
+        prefix_of = bound.prefix if bound else common_prefix(fitting)
+        return self._scored(answerer, prefix_of, fitting, unread, progress)
 
-    def _read(
+    def _scored(
         self,
         answerer: Answerer,
-        prefix_of: Callable[[Lease], Prefix],
+        prefix_of: PrefixOf,
         tasks: Sequence[Task],
+        found: dict[int, Scored],
         progress: Progress | None,
-    ) -> dict[int, Scored]:
-        """The scores of the tasks by their numbers."""
-        progress, out = progress or Quiet(), {}
+    ) -> list[Scored]:
+        """The scores of the tasks, and those that are found already, by their numbers."""
+        progress = progress or Quiet()
         progress.start("scores", len(tasks))
-        reads = self.method.reads_tokens
-        for batch in read_answers(answerer, prefix_of, tasks, token_log_probs=reads):
-            scored = self.score_located(batch.answers, batch.clean)
-            out |= dict(zip(batch.numbers, scored, strict=True))
+        for batch, scored in self.read(answerer, prefix_of, tasks):
+            found |= dict(zip(batch.numbers, scored, strict=True))
             progress.advance(len(scored))
-        return out
+        return [found[number] for number in sorted(found)]
 
     def score_states(
         self,
@@ -427,15 +469,15 @@ class Detector:
         Layer k of the model is row k - 1: the residual stream after block k, the last one before
         the final norm. A detector that reads how likely each token was needs `log_probs` too.
         """
-        if len(states) != len(token_ids) or states.shape[1:] != (
-            self.model["blocks"], self.model["width"],
-        ):  # fmt: skip
+        shape = (len(token_ids), self.model["blocks"], self.model["width"])
+        if states.shape != shape:
             raise UserError(
-                f"States of the shape {states.shape} were given for {len(token_ids)} tokens. "
-                f"Accepted: [token, {self.model['blocks']}, {self.model['width']}], a state after "
-                "every block for each token of the answer."
+                f"States of the shape {states.shape} were given. Accepted: [token, layer, width] = "
+                f"{shape}, a state after every block for each token of the answer."
             )
-        if self.method.reads_tokens and (log_probs is None or len(log_probs) != len(token_ids)):
+        if self.method.samples_:
+            raise UserError(f"The detector '{self.name}' draws answers, which needs the model.")
+        if self.method.reads_tokens and len(log_probs or ()) != len(token_ids):
             raise UserError(
                 f"The detector '{self.name}' reads how likely each token was. Give log_probs, "
                 f"{len(token_ids)} numbers, or train with method='probe'."
@@ -470,19 +512,16 @@ class Detector:
         if probe.distance is not None and len(states):
             distances = probe.distance.place(states)
         out = []
-        for text, probability, distance in zip(
-            question, probe.probability(states), distances, strict=True
-        ):
-            reason = far_reason(distance)
-            outcome: Outcome = "wrong" if probability > probe.threshold else "right"
+        for text, chance, far in zip(question, probe.probability(states), distances, strict=True):
+            reason, outcome = far_reason(far), "wrong" if chance > probe.threshold else "right"
             out.append(
                 Warned(
                     question=text,
-                    probability=float(probability),
+                    probability=float(chance),
                     outcome="cannot say" if reason else outcome,
                     reason=reason,
                     threshold=probe.threshold,
-                    distance=float(distance),
+                    distance=float(far),
                     detector=self.id,
                 )
             )
@@ -502,68 +541,9 @@ class Detector:
         found = self._bound.setdefault(model.lm, {})
         bound = found.get(dataset)
         if bound is None or bound.model.tokenizer is not model.tokenizer:
-            bound = found[dataset] = bind(
-                model,
-                made_for=self.model,
-                prompt=self.prompt,
-                examples=self.examples,
-                dataset=dataset,
-            )
+            check_made_for(self.model, model)
+            bound = found[dataset] = bind(model, self.prompt, self.examples, dataset)
         return bound
-
-    def save(self, folder: str | Path) -> Path:
-        """The folder, with weights, description and model card in it."""
-        folder, tensors = user_path(folder), self.method.arrays()
-        for name, part in (
-            ("beliefs.", self.beliefs),
-            ("distance.", self.distance),
-            ("pre_answer.", self.pre_answer),
-            ("pre_answer.distance.", self.pre_answer and self.pre_answer.distance),
-        ):
-            tensors |= {} if part is None else arrays_of(part, name)
-        about = {
-            name: getattr(self, name) for name in Description.model_fields if name != "calibration"
-        }
-        about["calibration"] = self.method.calibration_
-        if self.pre_answer is not None:
-            kept = PreAnswerFacts.model_fields
-            tensors = {name: a for name, a in tensors.items() if name != "pre_answer.threshold"}
-            about["pre_answer"] = {name: getattr(self.pre_answer, name) for name in kept}
-        about["id"] = self.id
-        write_folder(folder, Stored(tensors, about), self.card)
-        return folder
-
-    @property
-    def card(self) -> str:
-        """The model card, which is README.md of a saved detector."""
-        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name[0] != "_"}
-        more = {"layers": self.method.layers(), "datasets": self.datasets, "caution": self.caution}
-        return model_card(own | more | {"title": self.method.name})
-
-    @classmethod
-    def load(cls, place: str | Path, *, revision: str | None = None) -> Detector:
-        """The detector in a folder, or in a repository of the hub.
-
-        Examples:
-            >>> import anchorscope as anc
-            >>> folder = detector.save("detector")
-            >>> anc.Detector.load(folder).id == detector.id
-            True
-
-        """
-        return cls(**load_from(place, revision=revision))
-
-
-def _spans(
-    one: LocatedAnswer, probability: np.ndarray, outcomes: Sequence[Outcome]
-) -> list[ScoredSpan]:
-    """The entities of an answer with what was concluded about each."""
-    spans = [entity.span for entity in one.entities]
-    texts = [one.answer.text[span.start : span.stop] for span in spans]
-    return [
-        ScoredSpan(span.start, span.stop, text, "entity", float(number), outcome)
-        for span, text, number, outcome in zip(spans, texts, probability, outcomes, strict=True)
-    ]
 
 
 def _with_sentences(one: LocatedAnswer, entities: Sequence[ScoredSpan]) -> tuple[ScoredSpan, ...]:
@@ -591,7 +571,9 @@ def loaded_model(model: Any, made_for: Mapping[str, Any]) -> Model:
     return load_model(model)
 
 
-def _material(answers: Sequence[LocatedAnswer], clean: np.ndarray) -> Material:
+def _material(
+    answers: Sequence[LocatedAnswer], clean: np.ndarray, drawn: Sequence[SampledAnswers]
+) -> Material:
     """The entities of fresh answers as a detector's material; states [entity, layer, width]."""
     texts = tuple(
         Text(
@@ -601,8 +583,9 @@ def _material(answers: Sequence[LocatedAnswer], clean: np.ndarray) -> Material:
             log_probs=one.answer.log_probs,
             exact_answer=entity.tokens,
             first_entropy=one.answer.first_entropy,
+            sampled=drawn[n] if drawn else None,
         )
-        for one in answers
+        for n, one in enumerate(answers)
         for entity in one.entities
     )
     layers = clean.shape[1]
@@ -635,8 +618,9 @@ class RunningScore:
     def probabilities(self, states: np.ndarray) -> np.ndarray:
         """P(wrong) from states [token, layer, width] of `layers`, [token]; NaN: no such number."""
         method, beliefs = self._detector.method, self._detector.beliefs
-        if isinstance(method, Probes):
-            return method.calibration_.probability(method.logit(list(states.swapaxes(0, 1))))
+        if self._detector.reads_states_alone:
+            logit = cast(Probes, method).logit(list(states.swapaxes(0, 1)))
+            return method.calibration_.probability(logit)
         if beliefs is None:
             return np.full(len(states), np.nan)
         return beliefs.wrong_at(beliefs.gate_layer, states[:, 0])

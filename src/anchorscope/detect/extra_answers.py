@@ -7,29 +7,23 @@ evaluated on each of these surfaces.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
-import torch
 
 from anchorscope.answers.generate import Answerer
-from anchorscope.detect.prompts import Bound, Example, bind_prompts
-from anchorscope.detect.read_answers import Task, read_answers
-from anchorscope.engine.batches import Budget, in_batches
-from anchorscope.engine.decode import Sampling
+from anchorscope.detect.prompts import Bound, Example, bind_prompts, common_prefix
+from anchorscope.detect.read_answers import Task, read_answers, sample_answers
 from anchorscope.evidence.shards import Shards, evidence_name
 from anchorscope.models import Model
 from anchorscope.progress import Progress
-from anchorscope.records import Answer, Sample
+from anchorscope.records import Sample
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.table_columns import SAMPLED_ROWS, SURFACE_ROWS
 
-NAME = "sampled"
 SURFACES: dict[str, Callable[[str], str]] = {
     "full-stop": lambda entity: f"{entity}.",
     "lower-case": str.lower,
@@ -39,73 +33,31 @@ SURFACES: dict[str, Callable[[str], str]] = {
 }
 
 
-# --- Drawn answers: evidence/sampled ---
-
-
 def draw_answers(shards: Shards, *, samples: int, temperature: float, max_tokens: int) -> None:
-    """Sample for every answer a detector may use; shards on disk are not sampled again."""
+    """Sample answers to all questions that detectors may use; what is on disk is kept."""
     answerer = Answerer(shards.lease.model, max_tokens=max_tokens)
 
     def work(number: int, dataset: str, answered: list[Sample]) -> None:
         usable = [sample for sample in answered if sample.usable]
-        rows = _drawn(shards, answerer, dataset, usable, samples, temperature)
-        shards.save_table(NAME, number, pd.DataFrame(rows, columns=list(SAMPLED_ROWS)))
+        drawn = sample_answers(
+            shards.lease,
+            answerer,
+            common_prefix(usable),
+            [sample.prompt_ids for sample in usable],
+            [sample.id for sample in usable],
+            samples=samples,
+            temperature=temperature,
+            seed=shards.seed,
+        )
+        # A finished answer took one more pass: the one that chose the token to stop at.
+        rows = [
+            (a.id, n, a.text, float(sum(a.log_probs)), len(a.token_ids),
+             len(a.token_ids) + int(a.finished), ms / samples)
+            for answers, ms in drawn for n, a in enumerate(answers)
+        ]  # fmt: skip
+        shards.save_table("sampled", number, pd.DataFrame(rows, columns=list(SAMPLED_ROWS)))
 
-    shards.each("sampled answers", lambda n: [evidence_name(NAME, n)], work)
-
-
-def uniforms(seed: int, id: str, *, samples: int, steps: int) -> np.ndarray:
-    """The numbers in [0, 1) that decide the tokens of one question's answers, [answer, step].
-
-    They depend on the seed and the question alone, not on the batch it is drawn in.
-    """
-    digest = hashlib.blake2b(f"{seed}:{id}".encode(), digest_size=8).digest()
-    return np.random.default_rng(int.from_bytes(digest, "big")).random((samples, steps))
-
-
-def _drawn(
-    shards: Shards,
-    answerer: Answerer,
-    dataset: str,
-    questions: Sequence[Sample],
-    samples: int,
-    temperature: float,
-) -> list[tuple]:
-    """A row per question and drawn answer, in the order of the questions."""
-    if not questions:
-        return []
-    lease, prefix, budget = shards.lease, shards.prefix(dataset), Budget.of(shards.lease.model)
-
-    def own(sample: Sample) -> int:
-        return max(len(sample.prompt_ids) - len(prefix), samples)
-
-    def work(batch: list[Sample]) -> tuple[list[list[Answer]], float]:
-        steps = answerer.max_tokens
-        numbers = [uniforms(shards.seed, s.id, samples=samples, steps=steps) for s in batch]
-        sampling = Sampling(temperature, torch.from_numpy(np.stack(numbers)))
-        ids, prompts = [s.id for s in batch], [s.prompt_ids for s in batch]
-        begun = time.perf_counter()
-        answers = answerer.sample(lease, prefix, ids, prompts, sampling)
-        return answers, (time.perf_counter() - begun) * 1000 / len(batch)
-
-    room = max(map(own, questions)) + answerer.max_tokens
-    fitting = prefix.rows_within(budget.written, room=room, segmented=lease.fused)
-    rows = None if fitting is None else max(1, fitting // samples)
-    by_id: dict[str, list[tuple]] = {}
-    for batch, (answers, ms) in in_batches(
-        questions, work, length=own, then=lambda s: s.id, budget=budget, rows=rows
-    ):
-        for sample, drawn in zip(batch, answers, strict=True):
-            # A finished answer took one more pass: the one that chose the token to stop at.
-            by_id[sample.id] = [
-                (a.id, number, a.text, float(sum(a.log_probs)), len(a.token_ids),
-                 len(a.token_ids) + int(a.finished), ms / samples)
-                for number, a in enumerate(drawn)
-            ]  # fmt: skip
-    return [row for sample in questions for row in by_id[sample.id]]
-
-
-# --- The same answers on other surfaces: evidence/surfaces ---
+    shards.each("sampled answers", lambda n: [evidence_name("sampled", n)], work)
 
 
 def read_surfaces(

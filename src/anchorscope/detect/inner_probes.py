@@ -47,9 +47,9 @@ def choose(material: Material, *, states: str = "clean") -> Choice:
 
 
 def layer_scores(material: Material, *, states: str = "clean") -> dict[int, float]:
-    """Inner AUROC of the layers that were looked at, by layer."""
+    """Inner AUROC of the layers that were tried, by layer."""
 
-    def look(layers: Sequence[int]) -> dict[int, float]:
+    def tried(layers: Sequence[int]) -> dict[int, float]:
         fits = in_parallel(lambda layer: _fit_inner(material, layer, [DEFAULT_C], states), layers)
         for layer, fit in zip(layers, fits, strict=True):
             material.memo["inner", states, layer, DEFAULT_C] = fit[DEFAULT_C]
@@ -57,11 +57,10 @@ def layer_scores(material: Material, *, states: str = "clean") -> dict[int, floa
         return dict(zip(layers, areas, strict=True))
 
     def find() -> dict[int, float]:
-        layers = material.bank.layers
-        scores = look(range(layers, 0, -STEP))
+        layers = material.layers(states)
+        scores = tried(range(layers, 0, -STEP))
         best = max(scores, key=lambda layer: scores[layer])
-        near = [k for k in (best - 1, best + 1) if 1 <= k <= layers and k not in scores]
-        return scores | look(near)
+        return scores | tried([k for k in (best - 1, best + 1) if 1 <= k <= layers])
 
     return material.once(("layers", states), find)
 

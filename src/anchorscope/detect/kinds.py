@@ -8,129 +8,154 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from scipy import sparse
-from scipy.optimize import minimize
-from scipy.special import expit
-from scipy.stats import entropy, norm
+import pandas as pd
+from scipy.stats import entropy
+from sklearn.compose import ColumnTransformer
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from anchorscope.answers.judge import is_abstention, judge
 from anchorscope.detect.inner_probes import choose, inner_logits, layer_scores, whole_probe
-from anchorscope.detect.material import Material, SampledAnswers, Text
-from anchorscope.detect.method import Columns, Method
+from anchorscope.detect.material import PEER, Material, SampledAnswers, Text
+from anchorscope.detect.method import Method
 from anchorscope.detect.pathway_kinds import MixtureOfProbes, PathwayReweighting, linear
 from anchorscope.errors import UserError, unknown
-from anchorscope.stats.ranking import auroc, auroc_draws
+from anchorscope.stats.ranking import auroc
 
-Reduce = Literal["mean", "min", "sum"]
 Words = Literal["question", "answer", "both"]
-_REDUCE = {"mean": np.mean, "min": np.min, "sum": np.sum}
 _RANGE = (0.01, 0.99)  # quantiles of the training answers
 _RIDGE = 1e-3  # against the mean of the losses; keeps classes that part altogether finite
 _LAYERS = 5  # of the probes whose mean `combined` reads
 AUTO = "auto"
-_RESAMPLES = 200
-_DOUBT = 0.05  # that one of many equals is taken for better
+_NEAR = 0.02  # of AUROC, by which `auto` lets a preferred candidate be behind
 
 
-# --- How sure the model was of its tokens ---
+# --- Scores that are a function of an answer ---
 
 
-class TokenLogProb(Method):
-    """Minus the mean, minimum or sum of the log-probabilities of the answer's tokens, or of E_A's.
-
-    Those of E_A alone do not change with a full stop after the answer, or bold around it.
-    """
+class PerAnswer(Method):
+    """A score of each answer by itself, with nothing to learn."""
 
     learns = False
     single = True
-    reads_tokens = True
 
-    def __init__(self, *, reduce: Reduce = "mean", entity: bool = False):
-        self.reduce: Reduce = reduce
-        self.entity = entity
+    def __init__(
+        self,
+        name: str,
+        score: Callable[[Text], float],
+        *,
+        reads_tokens: bool = False,
+        extra_passes: float = 0.0,
+    ):
+        self.name, self.score = name, score
+        self.reads_tokens, self.extra_passes = reads_tokens, extra_passes
 
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return f"{self.reduce} log-prob" + (" of E_A" if self.entity else "")
+    def lacks(self, material: Material) -> str:
+        missing = int(np.isnan(self.decision_function(material)).sum())
+        return f"{self.name} is missing for {missing} answers" if missing else ""
 
     def decision_function(self, material: Material) -> np.ndarray:
         """The score of each answer, [question]."""
-        reduce = _REDUCE[self.reduce]
-
-        def score(text: Text) -> float:
-            tokens = text.exact_answer if self.entity else range(len(text.log_probs))
-            return -float(reduce([text.log_probs[n] for n in tokens]))
-
-        return np.array([score(text) for text in material.texts], dtype=float)
+        return np.array([self.score(text) for text in material.texts], dtype=float)
 
 
-class FirstEntropy(Method):
-    """The entropy of the first answer token."""
+def entity_log_prob(text: Text) -> float:
+    """Minus the lowest log-probability of E_A, which no full stop or bold around it changes."""
+    return -min(text.log_probs[n] for n in text.exact_answer)
 
-    name = "first-token entropy"
-    learns = False
+
+class Columns(Method):
+    """Logistic regression on a few numbers, or texts, of each answer."""
+
     single = True
-    reads_tokens = True
+
+    def __init__(self, name: str, columns: Callable[[Text], Sequence[Any]], *, text_only: bool):
+        self.name, self.columns, self.text_only = name, columns, text_only
+
+    def _scaler(self) -> Any:
+        """What makes columns that a regression can learn from."""
+        return StandardScaler()
+
+    def _table(self, material: Material) -> pd.DataFrame:
+        return pd.DataFrame([self.columns(text) for text in material.texts])
+
+    def _learn(self, material: Material) -> None:
+        solver = LogisticRegression(class_weight="balanced", max_iter=1000)
+        self.model_ = make_pipeline(self._scaler(), solver).fit(self._table(material), material.z)
 
     def decision_function(self, material: Material) -> np.ndarray:
-        """The score of each answer, [question]."""
-        return np.array([text.first_entropy for text in material.texts])
+        """The logit of each answer, [question]."""
+        return np.asarray(self.model_.decision_function(self._table(material)))
 
 
 class TokenFeatures(Columns):
     """Logistic regression on statistics of log-probability and entropy, and the length."""
 
-    name = "token features"
+    def __init__(self) -> None:
+        super().__init__("token features", _token_statistics, text_only=False)
 
     def lacks(self, material: Material) -> str:
         if all(len(text.entropies) == len(text.log_probs) for text in material.texts):
             return ""
         return "the entropy of each token was not kept (collect again)"
 
-    def _columns(self, material: Material) -> np.ndarray:
-        """Mean, extremes, spread and ends of both, those of E_A, and the number of tokens."""
-        rows = []
-        for text in material.texts:
-            both = [np.array(text.log_probs), np.array(text.entropies)]
-            exact = list(text.exact_answer)
-            rows.append([
-                *(f(values) for values in both for f in (np.mean, np.min, np.max, np.std)),
-                *(values[place] for values in both for place in (0, -1)),
-                *(f(values[exact]) for values in both for f in (np.mean, np.min, np.max)),
-                np.log(len(text.log_probs)),
-            ])  # fmt: skip
-        return np.array(rows, dtype=np.float64)
+
+def _token_statistics(text: Text) -> list[float]:
+    """Mean, extremes, spread and ends of both, those of E_A, and the number of tokens."""
+    both = [np.array(text.log_probs), np.array(text.entropies)]
+    exact = list(text.exact_answer)
+    return [
+        *(f(values) for values in both for f in (np.mean, np.min, np.max, np.std)),
+        *(values[place] for values in both for place in (0, -1)),
+        *(f(values[exact]) for values in both for f in (np.mean, np.min, np.max)),
+        np.log(len(text.log_probs)),
+    ]
 
 
-class PTrue(Method):
-    """One minus the probability the model itself gives "True" when asked about its answer."""
+class Popularity(Columns):
+    """How much the subject is talked about, as the dataset says."""
 
-    name = "P(True)"
-    learns = False
-    single = True
-    extra_passes = 1.0
+    def __init__(self) -> None:
+        def columns(text: Text) -> tuple[float, bool]:
+            missing = bool(np.isnan(text.popularity))
+            return 0.0 if missing else text.popularity, missing
+
+        super().__init__("popularity", columns, text_only=True)
 
     def lacks(self, material: Material) -> str:
-        missing = sum(np.isnan(text.p_true) for text in material.texts)
-        return f"P(True) is missing for {missing} answers" if missing else ""
+        has_any = any(np.isfinite(text.popularity) for text in material.texts)
+        return "" if has_any else "the dataset knows no popularity"
 
-    def decision_function(self, material: Material) -> np.ndarray:
-        """The score of each answer, [question]."""
-        return np.array([1 - text.p_true for text in material.texts])
+
+class TfIdf(Columns):
+    """Logistic regression on the words of the question, the answer, or both."""
+
+    def __init__(self, words: Words):
+        both = [0, 1] if words == "both" else [("question", "answer").index(words)]
+        super().__init__(f"TF-IDF {words}", lambda t: (t.question, t.answer), text_only=True)
+        self.parts = both
+
+    def _scaler(self) -> ColumnTransformer:
+        words = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
+        return ColumnTransformer([(str(part), words, part) for part in self.parts])
 
 
 # --- Several drawn answers to one question ---
 
 
 class _OverSamples(Method):
-    """A score from the meanings of the greedy answer and the sampled answers."""
+    """A score from the meanings of the answer and of answers that are sampled beside it.
+
+    A deployed one samples as many, at the same temperature, for every answer that it scores.
+    """
 
     learns = False
+    saved = ("samples_", "temperature_")
 
     def lacks(self, material: Material) -> str:
         if any(text.sampled is None for text in material.texts):
@@ -146,6 +171,11 @@ class _OverSamples(Method):
         costs = [(t.sampled.passes, t.sampled.ms) for t in material.texts if t.sampled]
         passes, ms = np.mean(costs, axis=0).tolist()
         return passes, ms
+
+    def _learn(self, material: Material) -> None:
+        sampled = [text.sampled for text in material.texts if text.sampled]
+        self.samples_ = max(len(one.texts) for one in sampled)
+        self.temperature_ = sampled[0].temperature
 
     def _score(self, meanings: np.ndarray) -> float:
         """The score from the meaning of the greedy answer, then of each sampled one."""
@@ -195,71 +225,6 @@ def same_answer(one: str, other: str, question: str) -> bool:
     if is_abstention(one) or is_abstention(other):
         return is_abstention(one) and is_abstention(other)
     return "right" in (judge(a, [b], question=question) for a, b in ((one, other), (other, one)))
-
-
-# --- Controls that see the text alone ---
-
-
-class Length(Columns):
-    """How long question and answer are."""
-
-    name = "length"
-    text_only = True
-
-    def _columns(self, material: Material) -> np.ndarray:
-        lengths = [(len(t.log_probs), len(t.answer), len(t.question)) for t in material.texts]
-        return np.array(lengths, dtype=np.float64)
-
-
-class Popularity(Columns):
-    """How much the subject is talked about, as the dataset says."""
-
-    name = "popularity"
-    text_only = True
-
-    def lacks(self, material: Material) -> str:
-        has_any = any(np.isfinite(text.popularity) for text in material.texts)
-        return "" if has_any else "the dataset knows no popularity"
-
-    def _columns(self, material: Material) -> np.ndarray:
-        values = np.array([text.popularity for text in material.texts])
-        missing = np.isnan(values)
-        return np.column_stack([np.where(missing, 0.0, values), missing])
-
-
-class TfIdf(Method):
-    """Logistic regression on the words of the question, the answer, or both."""
-
-    text_only = True
-    single = True
-
-    def __init__(self, *, words: Words = "both"):
-        self.words: Words = words
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return f"TF-IDF {self.words}"
-
-    def _learn(self, material: Material) -> None:
-        self.vectorizers_ = {
-            part: TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b").fit(texts)
-            for part, texts in self._texts(material).items()
-        }
-        self.solver_ = LogisticRegression(class_weight="balanced", max_iter=1000)
-        self.solver_.fit(self._matrix(material), material.z)
-
-    def decision_function(self, material: Material) -> np.ndarray:
-        """The logit of each answer, [question]."""
-        return np.asarray(self.solver_.decision_function(self._matrix(material)))
-
-    def _texts(self, material: Material) -> dict[str, list[str]]:
-        parts = ("question", "answer") if self.words == "both" else (self.words,)
-        return {part: [getattr(text, part) for text in material.texts] for part in parts}
-
-    def _matrix(self, material: Material) -> sparse.csr_matrix:
-        texts = self._texts(material)
-        matrices = [v.transform(texts[part]) for part, v in self.vectorizers_.items()]
-        return sparse.csr_matrix(sparse.hstack(matrices))
 
 
 # --- Linear probes ---
@@ -332,7 +297,18 @@ class QuestionOnly(SingleProbe):
     states = "question-only"
 
 
-class Combined(Method):
+class PeerProbe(SingleProbe):
+    """A probe on a second model's states: what any reader of the question could know.
+
+    That a question is hard, or its subject rare, is in both models' states; how far the model's
+    own probe is ahead is what only its own states hold.
+    """
+
+    name = "probe on the peer's states"
+    states = PEER
+
+
+class Combined(Probes):
     """Logistic regression on the probes' held-out logit and minus E_A's lowest log-probability.
 
     The latter is kept within the range that training saw. The probes know more where they were
@@ -343,147 +319,113 @@ class Combined(Method):
 
     name = "combined"
     reads_tokens = True
-    saved = ("weights_", "range_")
-
-    def lacks(self, material: Material) -> str:
-        return Probes().lacks(material)
+    saved = (*Probes.saved, "weights_", "range_")
 
     def decision_function(self, material: Material) -> np.ndarray:
         """The log-odds of each answer, [question]."""
-        columns = self._columns(self.base_.decision_function(material), material)
-        return columns @ self.weights_[:-1] + self.weights_[-1]
-
-    def layers(self) -> tuple[int, ...]:
-        return self.base_.layers()
-
-    def chosen(self) -> str:
-        return self.base_.chosen()
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return self.base_.arrays() | super().arrays()
-
-    def restore(self, arrays: dict[str, np.ndarray]) -> Method:
-        self.base_ = Probes()
-        self.base_.restore(arrays)
-        return super().restore(arrays)
+        return self._weighted(super().decision_function(material), material)
 
     def _choose(self, material: Material) -> None:
         apart = material.apart()
-        tried = [Probes(), Probes(size=1)]  # several layers or the best one alone
+        tried = [Probes(), SingleProbe()]  # several layers or the best one alone
         for one in tried:
             one._choose(apart)
-        self.base_ = max(tried, key=lambda one: auroc(apart.z, one._inner_scores(apart)))
-        self.range_ = np.quantile(_LEAST.decision_function(material), _RANGE)
-        self._held_out = self._inner_columns(apart)
-        self.weights_ = fit_weights(self._held_out, material.z)
-
-    def _learn(self, material: Material) -> None:
-        self.base_._learn(material)
-        self.__dict__.pop("_held_out", None)  # a fitted detector travels without it
+        best = max(tried, key=lambda one: auroc(apart.z, one._inner_scores(apart)))
+        self.layers_, self.C_ = best.layers_, best.C_
+        least = [entity_log_prob(text) for text in material.texts]
+        self.range_ = np.quantile(least, _RANGE)
+        columns = self._columns(best._inner_scores(apart), material)
+        self.weights_ = fit_weights(columns, material.z)
 
     def _inner_scores(self, material: Material) -> np.ndarray:
-        # On the folds of every other detector, so that `auto` compares like with like. A fold's
-        # weights come from the other folds, put on one scale: their ratio is what was learnt.
-        columns = self._inner_columns(material)
-        from_middle, spread = columns - columns.mean(axis=0), columns.std(axis=0)
-        scores = np.zeros(len(material))
-        for fold in np.unique(material.inner):
-            held = material.inner == fold
-            weights = fit_weights(self._held_out[~held], material.z[~held])[:-1]
-            if size := float(np.linalg.norm(weights * spread)):
-                scores[held] = from_middle[held] @ weights / size
-        size = float(np.linalg.norm(self.weights_[:-1] * spread))
-        return size * scores + columns.mean(axis=0) @ self.weights_[:-1] + self.weights_[-1]
+        # On the folds of every other detector, so that `auto` compares like with like.
+        return self._weighted(super()._inner_scores(material), material)
 
-    def _inner_columns(self, material: Material) -> np.ndarray:
-        """Both scores of the training answers [question, 2], the logit held out."""
-        return self._columns(self.base_._inner_scores(material), material)
+    def _weighted(self, logit: np.ndarray, material: Material) -> np.ndarray:
+        return self._columns(logit, material) @ self.weights_[:-1] + self.weights_[-1]
 
     def _columns(self, logit: np.ndarray, material: Material) -> np.ndarray:
         """The logit and minus E_A's lowest log-probability within its range, [question, 2]."""
-        return np.column_stack([logit, _LEAST.decision_function(material).clip(*self.range_)])
-
-
-_LEAST = TokenLogProb(reduce="min", entity=True)
+        least = [entity_log_prob(text) for text in material.texts]
+        return np.column_stack([logit, np.clip(least, *self.range_)])
 
 
 def fit_weights(scores: np.ndarray, z: np.ndarray) -> np.ndarray:
     """The weight of each column of scores [question, column], and the intercept; none below 0.
 
-    Higher scores mean more likely wrong, so a weight below 0 would be luck; scikit-learn's
-    LogisticRegression cannot rule it out.
+    Higher scores mean more likely wrong, so a weight below 0 would be luck: its column is left out.
     """
     mean, spread = scores.mean(axis=0), scores.std(axis=0)
-    spread = np.where(spread > 0, spread, 1.0)
-    x = np.column_stack([(scores - mean) / spread, np.ones(len(z))])
-
-    def loss(w: np.ndarray) -> tuple[float, np.ndarray]:
-        logit = x @ w
-        penalty = _RIDGE * np.append(w[:-1], 0.0)
-        value = np.mean(np.logaddexp(0, logit) - z * logit) + penalty @ w / 2
-        return float(value), x.T @ (expit(logit) - z) / len(z) + penalty
-
-    bounds = [(0, None)] * scores.shape[1] + [(None, None)]
-    found = minimize(loss, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B", bounds=bounds)
-    weights = found.x[:-1] / spread
-    return np.append(weights, found.x[-1] - weights @ mean)
+    x = (scores - mean) / np.where(spread > 0, spread, 1.0)
+    weights, used = np.zeros(scores.shape[1]), np.arange(scores.shape[1])
+    solver = LogisticRegression(C=1 / (_RIDGE * len(z)), tol=1e-8, max_iter=1000)
+    while len(used) and (solver.fit(x[:, used], z).coef_[0] < 0).any():
+        used = used[solver.coef_[0] > 0]
+    if not len(used):
+        return np.append(weights, np.log(z.mean() / (1 - z.mean())))
+    weights[used] = solver.coef_[0] / np.where(spread > 0, spread, 1.0)[used]
+    return np.append(weights, solver.intercept_[0] - weights @ mean)
 
 
 # --- By name ---
 
 
 METHODS: dict[str, Callable[[], Method]] = {
-    "mean-log-prob": lambda: TokenLogProb(reduce="mean"),
-    "min-log-prob": lambda: TokenLogProb(reduce="min"),
-    "sum-log-prob": lambda: TokenLogProb(reduce="sum"),
-    "entity-log-prob": lambda: TokenLogProb(reduce="min", entity=True),
-    "first-entropy": FirstEntropy,
+    "mean-log-prob": lambda: PerAnswer(
+        "mean log-prob", lambda text: -float(np.mean(text.log_probs)), reads_tokens=True
+    ),
+    "min-log-prob": lambda: PerAnswer(
+        "min log-prob", lambda text: -min(text.log_probs), reads_tokens=True
+    ),
+    "sum-log-prob": lambda: PerAnswer(
+        "sum log-prob", lambda text: -float(np.sum(text.log_probs)), reads_tokens=True
+    ),
+    "entity-log-prob": lambda: PerAnswer("min log-prob of E_A", entity_log_prob, reads_tokens=True),
+    "first-entropy": lambda: PerAnswer(
+        "first-token entropy", lambda text: text.first_entropy, reads_tokens=True
+    ),
     "token-features": TokenFeatures,
-    "p-true": PTrue,
+    "p-true": lambda: PerAnswer("P(True)", lambda text: 1 - text.p_true, extra_passes=1.0),
     "semantic-entropy": SemanticEntropy,
     "self-check": SelfCheck,
-    "length": Length,
+    "length": lambda: Columns(
+        "length",
+        lambda text: (len(text.log_probs), len(text.answer), len(text.question)),
+        text_only=True,
+    ),
     "popularity": Popularity,
-    "tfidf-question": lambda: TfIdf(words="question"),
-    "tfidf-answer": lambda: TfIdf(words="answer"),
-    "tfidf-both": lambda: TfIdf(words="both"),
+    "tfidf-question": lambda: TfIdf("question"),
+    "tfidf-answer": lambda: TfIdf("answer"),
+    "tfidf-both": lambda: TfIdf("both"),
     "question-only": QuestionOnly,
+    PEER: PeerProbe,
     "probe": SingleProbe,
     "combined": Combined,
     "mop": MixtureOfProbes,
     "pr": PathwayReweighting,
 }
-# Those that can score an answer outside a run folder, in the order in which `auto` prefers them:
-# token probability beside the probes is what still holds on other questions.
-DEPLOYED = ("combined", "probe", "entity-log-prob")
+# What `auto` chooses among, in its order of preference: token probability beside the probes is what
+# still holds on other questions.
+CHOSEN = ("combined", "probe", "entity-log-prob")
+# Those that can score an answer outside a run folder; the last two draw answers to do it.
+DEPLOYED = (*CHOSEN, "semantic-entropy", "self-check")
 
 
 class Auto(Method):
-    """Choose the candidate with the highest AUROC on held-out training answers.
+    """Choose the first candidate whose AUROC on held-out training answers is nearly the best.
 
-    Candidates come in the order of preference; `fit_all` fits them. The first one is taken
-    that the best is not ahead of by more than the luckiest of as many equals would be, in 19 of 20
-    cases (Bonferroni).
+    Candidates come in the order of preference; `fit_all` fits them.
     """
 
     name = "auto"
 
-    def take(self, fitted: Sequence[Method], z: np.ndarray) -> Auto:
-        """Choose `best_` among detectors fitted on answers of classes z."""
+    def take(self, fitted: Sequence[Method]) -> Auto:
+        """Choose `best_` among fitted detectors."""
         if not fitted:
             raise UserError("There is no detector to choose from on this material.")
-        top = max(fitted, key=lambda one: one.inner_auroc_)
-        margin = float(norm.isf(_DOUBT / max(1, len(fitted) - 1)))  # standard errors
-
-        def is_near(one: Method) -> bool:
-            scores = [top.inner_scores_, one.inner_scores_]
-            draws = auroc_draws(z, scores, seed=0, resamples=_RESAMPLES)
-            ahead = top.inner_auroc_ - one.inner_auroc_
-            return bool(ahead <= margin * np.std(draws[0] - draws[1]))
-
-        self.best_ = next(one for one in fitted if is_near(one))
-        for name in ("calibration_", "inner_auroc_", "inner_scores_"):
-            setattr(self, name, getattr(self.best_, name))
+        top = max(one.inner_auroc_ for one in fitted)
+        self.best_ = next(one for one in fitted if one.inner_auroc_ >= top - _NEAR)
+        self.calibration_, self.inner_auroc_ = self.best_.calibration_, self.best_.inner_auroc_
         return self
 
     def decision_function(self, material: Material) -> np.ndarray:
@@ -503,22 +445,18 @@ def make_method(name: str) -> Method:
     return METHODS[name]()
 
 
-def short_name(method: Method) -> str:
-    """The short name of a detector; of `auto`, that of the one it chose."""
-    chosen = method.best_ if isinstance(method, Auto) else method
-    return next(name for name, make in METHODS.items() if make().name == chosen.name)
-
-
 def fit_all(material: Material, names: Sequence[str]) -> dict[str, Method]:
     """Fit fresh detectors on the material, by name; without those that it lacks something for.
 
-    `auto` chooses among all that can be deployed, whether they are asked for or not.
+    `auto` chooses among all of CHOSEN, whether they are asked for or not.
     """
-    wanted = dict.fromkeys((*names, *(DEPLOYED if AUTO in names else ())))
-    wanted.pop(AUTO, None)
-    made = {name: make_method(name) for name in wanted}
-    fitted = {name: one.fit(material) for name, one in made.items() if not one.lacks(material)}
+    fitted: dict[str, Method] = {}
+    for name in dict.fromkeys((*names, *(CHOSEN if AUTO in names else ()))):
+        one = make_method(name)
+        one.short_name = name
+        if name != AUTO and not one.lacks(material):
+            fitted[name] = one.fit(material)
     if AUTO in names:
-        candidates = [fitted[name] for name in DEPLOYED if name in fitted]
-        fitted[AUTO] = Auto().take(candidates, material.z)
+        candidates = [fitted[name] for name in CHOSEN if name in fitted]
+        fitted[AUTO] = Auto().take(candidates)
     return {name: fitted[name] for name in names if name in fitted}

@@ -20,6 +20,7 @@ from anchorscope.run_folder.states import StateBank, require_whole_states
 from anchorscope.run_folder.view import RunView, records
 
 INNER_FOLDS = 3
+PEER = "peer"  # the states of a second model over the same questions
 FoldsBy = Literal["entity", "random", "dataset"]
 Made = TypeVar("Made")
 
@@ -29,8 +30,9 @@ class SampledAnswers:
     """Several sampled answers to one question, and what sampling them took."""
 
     texts: tuple[str, ...]
-    passes: int  # forward passes of single rows, all answers together
-    ms: float
+    temperature: float = 1.0
+    passes: int = 0  # forward passes of single rows, all answers together
+    ms: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,30 @@ class Text:
     surface: str = ""  # how it is written, where that is not as the model wrote it
 
 
+class Arrays:
+    """States by intervention and layer (from 1), each [question, width]."""
+
+    def __init__(self, states: dict[tuple[str, int], np.ndarray], *, layers: int) -> None:
+        self._states, self.layers = states, layers
+        self.names = frozenset(name for name, _ in states)
+
+    def layer(self, name: str, layer: int) -> np.ndarray:
+        """The states [question, width] of one layer."""
+        return self._states[name, layer]
+
+
+class _Joined:
+    """The states of several materials as one bank."""
+
+    def __init__(self, parts: Sequence[Material]) -> None:
+        self._parts, self.layers = parts, parts[0].bank.layers
+        self.names: frozenset[str] = frozenset.intersection(*(part.bank.names for part in parts))
+
+    def layer(self, name: str, layer: int) -> np.ndarray:
+        """The states [question, width] of one layer."""
+        return np.concatenate([part.layer(name, layer) for part in self._parts])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Material:
     """The usable answers of one dataset (or several), with class, texts and states."""
@@ -63,6 +89,7 @@ class Material:
     rows: np.ndarray  # [question], the row of each question in the bank
     seed: int = 0
     folds_by: FoldsBy = "entity"  # what no two inner folds share; "random": nothing
+    peer: Material | None = None  # the same questions, answered and read by a second model
     # What several detectors need of the same training answers is computed once.
     memo: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -83,11 +110,17 @@ class Material:
         return np.array([text.surface for text in self.texts], dtype=object)
 
     def has(self, states: str) -> bool:
-        """Whether there are states of this intervention."""
-        return states in self.bank.names
+        """Whether there are states of this intervention, or of a peer."""
+        return states in self.bank.names or (states == PEER and self.peer is not None)
+
+    def layers(self, states: str) -> int:
+        """How many layers the model has that these states come from."""
+        return (self.peer if self.peer and states == PEER else self).bank.layers
 
     def layer(self, states: str, layer: int) -> np.ndarray:
         """The states [question, width] of one layer (from 1), float32; NaN where there is none."""
+        if self.peer is not None and states == PEER:
+            return self.peer.layer("clean", layer)
         return self.bank.layer(states, layer)[self.rows].astype(np.float32, copy=False)
 
     def take(self, rows: np.ndarray, *, seed: int | None = None) -> Material:
@@ -99,6 +132,7 @@ class Material:
             z=self.z[numbers],
             rows=self.rows[numbers],
             seed=self.seed if seed is None else seed,
+            peer=self.peer and self.peer.take(numbers),
             memo={},
         )
 
@@ -156,38 +190,20 @@ def join(parts: Sequence[Material]) -> Material:
     )
 
 
-class _Joined:
-    """The states of several materials as one bank."""
-
-    def __init__(self, parts: Sequence[Material]) -> None:
-        self.parts = parts
-
-    @property
-    def layers(self) -> int:
-        return self.parts[0].bank.layers
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset.intersection(*(part.bank.names for part in self.parts))
-
-    def layer(self, name: str, layer: int) -> np.ndarray:
-        """The states [question, width] of one layer."""
-        return np.concatenate([part.layer(name, layer) for part in self.parts])
-
-
-class Arrays:
-    """States in memory: of scored answers, at the layers that a detector reads."""
-
-    def __init__(self, states: dict[tuple[str, int], np.ndarray], *, layers: int) -> None:
-        self.states, self.layers = states, layers
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(name for name, _ in self.states)
-
-    def layer(self, name: str, layer: int) -> np.ndarray:
-        """The states [question, width] of one layer."""
-        return self.states[name, layer]
+def with_peer(own: Material, peers: Sequence[Material]) -> Material:
+    """The questions that a second model answered too, with its material beside."""
+    peer = next((part for part in peers if part.name == own.name), own.take(np.arange(0)))
+    # A file's questions may have changed under the same ids: the texts must be the same too.
+    place = {(text.id, text.question): n for n, text in enumerate(peer.texts)}
+    keys = [(text.id, text.question) for text in own.texts]
+    pairs = [(n, place[key]) for n, key in enumerate(keys) if key in place]
+    if not pairs:
+        raise UserError(
+            f"{own.name}: the run and its peer share no answered question. Collect the same "
+            "questions with both models (the same --data, --limit and --seed)."
+        )
+    mine, others = np.array(pairs).T
+    return replace(own.take(mine), peer=peer.take(others))
 
 
 def from_run(run: RunView, dataset: str, *, seed: int = 0, limit: int | None = None) -> Material:
@@ -206,9 +222,11 @@ def from_run(run: RunView, dataset: str, *, seed: int = 0, limit: int | None = N
         used = balanced(used, limit, seed)
     require_whole_states(run.path)
     groups: Any = run.sampled.sort_values("number").groupby("id", sort=False)
+    temperature = float(run.info.get("sampled", {}).get("temperature", 1.0))
     sampled = {
         str(id): SampledAnswers(
             texts=tuple(map(str, own["text"])),
+            temperature=temperature,
             passes=int(own["passes"].sum()),
             ms=float(own["ms"].sum()),
         )
@@ -259,7 +277,6 @@ def surfaces_of(run: RunView, material: Material) -> Material | None:
                 exact_answer=tuple(n for n, row in enumerate(tokens) if row["exact"]),
                 first_entropy=float(tokens[0]["first_entropy"]),
                 entropies=(),
-                sampled=None,
                 p_true=np.nan,
                 surface=surface,
             )

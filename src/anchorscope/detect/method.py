@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import StandardScaler
 
 from anchorscope.detect.calibration import Isotonic, Platt
 from anchorscope.detect.material import Material
@@ -24,13 +20,16 @@ class Method(BaseEstimator):
     (`decision_function`). Choosing and calibrating see the training material alone.
     """
 
-    name: ClassVar[str] = ""
-    learns: ClassVar[bool] = True  # False: the score is the same whatever it was fitted on
-    text_only: ClassVar[bool] = False  # a control that never looks into the model
-    reads_tokens: ClassVar[bool] = False  # needs the log-probability of every answer token
-    single: ClassVar[bool] = False  # a baseline that others are to beat out of domain too
-    extra_passes: ClassVar[float] = 0.0  # forward passes beside those that wrote the answer
-    saved: ClassVar[tuple[str, ...]] = ()  # fitted arrays and numbers of one that is deployed
+    name: str = ""
+    learns: bool = True  # False: the score is the same whatever it was fitted on
+    text_only: bool = False  # a control that never looks into the model
+    reads_tokens: bool = False  # needs the log-probability of every answer token
+    single: bool = False  # a baseline that others are to beat out of domain too
+    extra_passes: float = 0.0  # forward passes beside those that wrote the answer
+    saved: tuple[str, ...] = ()  # fitted arrays and numbers of one that is deployed
+    samples_: int = 0  # answers that it draws to each question that it scores
+    temperature_: float = 1.0  # of these
+    short_name: str = ""  # under which it was fitted
     calibration_: Platt | Isotonic
     inner_auroc_: float  # on held-out training answers
     inner_scores_: np.ndarray  # [question], of the training answers, held out
@@ -80,16 +79,6 @@ class Method(BaseEstimator):
     def _choose(self, material: Material) -> None:
         """Choose layer, strength, β on the training material."""
 
-    def _choose_value(self, attribute: str, values: Sequence[float], material: Material) -> None:
-        """Set the attribute to the value with the highest inner AUROC."""
-
-        def inner_auroc(value: float) -> float:
-            one = copy.copy(self)
-            setattr(one, attribute, value)
-            return auroc(material.z, one._inner_scores(material))
-
-        setattr(self, attribute, max(values, key=inner_auroc))
-
     def _learn(self, material: Material) -> None:
         """Train with what was chosen."""
 
@@ -103,24 +92,3 @@ class Method(BaseEstimator):
             part._learn(rest)
             scores[held] = part.decision_function(out)
         return scores
-
-
-class Columns(Method):
-    """Logistic regression on a few standardised numbers of each answer."""
-
-    single = True
-
-    def _columns(self, material: Material) -> np.ndarray:
-        """The numbers of each answer, [question, column]."""
-        raise NotImplementedError
-
-    def _learn(self, material: Material) -> None:
-        x = self._columns(material)
-        scaler = StandardScaler().fit(x)
-        solver = LogisticRegression(class_weight="balanced").fit(scaler.transform(x), material.z)
-        self.coef_ = solver.coef_[0] / np.asarray(scaler.scale_)
-        self.intercept_ = float(solver.intercept_[0] - self.coef_ @ scaler.mean_)
-
-    def decision_function(self, material: Material) -> np.ndarray:
-        """The logit of each answer, [question]."""
-        return self._columns(material) @ self.coef_ + self.intercept_

@@ -47,10 +47,12 @@ def read_rows(
 ) -> None:
     """Read and store one shard of own rows; those without an entity to read are not usable."""
     tasks = [
-        replace(task_of(model, None, exchange, place), every=False)
+        task_of(model, None, exchange, place, every=False)
         for place, (exchange, _) in enumerate(given)
     ]
-    reasons = [too_long(model, task) for task in tasks]
+    reasons = [
+        too_long(model, task.question, len(task.prompt_ids), len(task.answer_ids)) for task in tasks
+    ]
     for question, reason in zip(questions, reasons, strict=True):
         if reason:
             note(f"{question.id} is left out: {reason}")

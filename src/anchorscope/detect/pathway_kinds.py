@@ -1,13 +1,15 @@
 """Mixture-of-Probes and Pathway Reweighting, for the published claims that they beat the probe.
 
-Our reconstructions from the paper's text. They are compared and never deployed, so they are written
-to be read and not to be fast: every fit is a plain one.
+Our reconstructions from the paper's text. They read the layer of the single probe, are compared and
+never deployed, so they are written to be read and not to be fast.
 """
 
 from __future__ import annotations
 
+import copy
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from scipy.special import expit, logit
@@ -16,7 +18,6 @@ from anchorscope.detect.inner_probes import (
     STRENGTHS,
     choose,
     inner_logits,
-    layer_scores,
     pathway_groups,
     whole_probe,
 )
@@ -25,15 +26,16 @@ from anchorscope.detect.method import Method
 from anchorscope.engine.passes import reweighted_name
 from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.probes.linear_probe import LinearProbe
+from anchorscope.stats.ranking import auroc
 
 _EDGE = 1e-12  # keeps the mixture's logit finite
-_TRIED = 3  # layers
 Line = tuple[np.ndarray, float]  # coefficients [width] and intercept of a linear classifier
 
 
 class _ByPathway(Method):
-    """A detector with a gate for the pathway; layer and C are chosen from those of the probe."""
+    """A detector with a gate for the pathway, at the layer that the single probe reads."""
 
+    reweighted: bool = False  # whether it chooses a β
     beta_: float = 0.0
 
     def lacks(self, material: Material) -> str:
@@ -44,20 +46,20 @@ class _ByPathway(Method):
 
     def _choose(self, material: Material) -> None:
         self.layer_, self.C_, _ = choose(material)
-        self._choose_value("beta_", self._betas(material), material)
-        scores = layer_scores(material)
-        layers = sorted(scores, key=lambda layer: -scores[layer])[:_TRIED]
-        self._choose_value("layer_", layers, material)
-        # The probe's own first: of equals the first is taken.
-        strengths = (self.C_, *(other for other in STRENGTHS if other != self.C_))
-        self._choose_value("C_", strengths, material)
+        # Of equals the first is taken: no β, and the probe's own strength.
+        self._choose_value("beta_", (0.0, *(betas(material) if self.reweighted else ())), material)
+        self._choose_value("C_", (self.C_, *STRENGTHS), material)
 
-    def _betas(self, material: Material) -> tuple[float, ...]:
-        return (0.0,)
+    def _choose_value(self, attribute: str, values: Sequence[float], material: Material) -> None:
+        """Set the attribute to the value with the highest inner AUROC."""
 
-    def _inner_scores(self, material: Material) -> np.ndarray:
-        key = (self.name, self.layer_, self.C_, self.beta_)
-        return material.once(key, lambda: super(_ByPathway, self)._inner_scores(material))
+        def inner_auroc(value: float) -> float:
+            one = copy.copy(self)
+            setattr(one, attribute, value)
+            key = (self.name, one.beta_, one.C_)
+            return auroc(material.z, material.once(key, lambda: one._inner_scores(material)))
+
+        setattr(self, attribute, max(values, key=inner_auroc))
 
 
 class MixtureOfProbes(_ByPathway):
@@ -88,6 +90,7 @@ class PathwayReweighting(_ByPathway):
     """
 
     name = "PR"
+    reweighted = True
     extra_passes = 1.0
 
     def lacks(self, material: Material) -> str:
@@ -105,9 +108,6 @@ class PathwayReweighting(_ByPathway):
 
     def chosen(self) -> str:
         return f"{super().chosen()}, beta {self.beta_}"
-
-    def _betas(self, material: Material) -> tuple[float, ...]:
-        return (0.0, *betas(material))
 
     def _learn(self, material: Material) -> None:
         x = material.layer("clean", self.layer_)
@@ -149,7 +149,7 @@ def betas(material: Material) -> tuple[float, ...]:
     return tuple(sorted(beta for beta in values if beta > 0 and -beta in values))
 
 
-def _line(x: np.ndarray, z: np.ndarray, C: float, balance: Any) -> Line:
+def _line(x: np.ndarray, z: np.ndarray, C: float, balance: Literal["none", "weights"]) -> Line:
     probe = LinearProbe(C=C, balance=balance).fit(x, z)
     return probe.coef_[0], float(probe.intercept_[0])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,16 +15,25 @@ from anchorscope.answers.generate import Answerer
 from anchorscope.detect.answer_parts import LocatedAnswer, locate_answer, unknown_answer
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.check import require_understood
-from anchorscope.engine.decode import OnToken, Prefix, Step, Trunk, grow_trunk, states_bytes
+from anchorscope.engine.decode import (
+    OnToken,
+    Prefix,
+    Sampling,
+    Step,
+    Trunk,
+    grow_trunk,
+    states_bytes,
+)
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CLEAN
 from anchorscope.engine.read import Row, lay_out
 from anchorscope.engine.transfer import to_host
 from anchorscope.models import Model
+from anchorscope.records import Answer
 
 # Logits held at once, as many as 256 MiB of float32 hold; one answer's at least.
 LOGITS = 1 << 26
-NONE = range(0)
+PrefixOf = Callable[[Lease], Prefix]  # tokens that most prompts begin with, read once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +59,7 @@ class Task:
 
 def read_answers(
     answerer: Answerer,
-    prefix_of: Callable[[Lease], Prefix],
+    prefix_of: PrefixOf,
     tasks: Sequence[Task],
     *,
     token_log_probs: bool = False,
@@ -57,8 +68,8 @@ def read_answers(
     """The model's own answers, and the given ones where there are any, a batch at a time.
 
     With `token_log_probs` given answers have the log-probability of every token too; the model's
-    own always have it. `prefix_of` gives tokens that most prompts begin with, read once.
-    `on_token` hears each token that the model writes; its rows are the tasks' numbers.
+    own always have it. `on_token` hears each token that the model writes; its rows are the tasks'
+    numbers.
     """
     model = answerer.model
     require_understood(model)
@@ -68,7 +79,7 @@ def read_answers(
     with Lease(model) as lease:
 
         def work(batch: list[Task]) -> AnswerBatch:
-            prefix = _fitting(prefix_of(lease), [task.prompt_ids for task in batch])
+            prefix = fitting(prefix_of(lease), [task.prompt_ids for task in batch])
             if batch[0].answer is None:
                 located, clean = _write(lease, answerer, prefix, batch, on_token)
             else:
@@ -89,11 +100,7 @@ def read_answers(
 
 
 def read_prompt_ends(
-    model: Model,
-    prefix_of: Callable[[Lease], Prefix],
-    prompts: Sequence[tuple[int, ...]],
-    *,
-    layer: int,
+    model: Model, prefix_of: PrefixOf, prompts: Sequence[tuple[int, ...]], *, layer: int
 ) -> np.ndarray:
     """The states [prompt, width] after `layer` at the last token of each prompt."""
     require_understood(model)
@@ -102,7 +109,7 @@ def read_prompt_ends(
 
         def work(batch: list[int]) -> np.ndarray:
             own = [prompts[n] for n in batch]
-            grown = grow_trunk(lease, _fitting(prefix_of(lease), own), own, room=0, head=False)
+            grown = grow_trunk(lease, fitting(prefix_of(lease), own), own, room=0, head=False)
             return on_host(grown.last.states[:, layer - 1])
 
         for batch, states in in_batches(
@@ -116,12 +123,63 @@ def read_prompt_ends(
     return found
 
 
+def sample_answers(
+    lease: Lease,
+    answerer: Answerer,
+    prefix_of: PrefixOf,
+    prompts: Sequence[tuple[int, ...]],
+    keys: Sequence[str],
+    *,
+    samples: int,
+    temperature: float,
+    seed: int,
+) -> list[tuple[list[Answer], float]]:
+    """Several drawn answers to each prompt, and the milliseconds that they took, [prompt].
+
+    What is drawn depends on the seed and the prompt's key, not on the batch it is drawn in.
+    """
+    if not prompts:
+        return []
+    prefix, budget = prefix_of(lease), Budget.of(lease.model)
+
+    def length(n: int) -> int:
+        return max(len(prompts[n]) - len(prefix), samples)
+
+    def work(batch: list[int]) -> tuple[list[list[Answer]], float]:
+        numbers = [
+            uniforms(seed, keys[n], samples=samples, steps=answerer.max_tokens) for n in batch
+        ]
+        sampling = Sampling(temperature, torch.from_numpy(np.stack(numbers)))
+        own = [prompts[n] for n in batch]
+        begun = time.perf_counter()
+        answers = answerer.sample(
+            lease, fitting(prefix, own), [keys[n] for n in batch], own, sampling
+        )
+        return answers, (time.perf_counter() - begun) * 1000 / len(batch)
+
+    room = max(map(length, range(len(prompts)))) + answerer.max_tokens
+    most = prefix.rows_within(budget.written, room=room, segmented=lease.fused)
+    rows = None if most is None else max(1, most // samples)
+    found: dict[int, tuple[list[Answer], float]] = {}
+    for batch, (answers, ms) in in_batches(
+        range(len(prompts)), work, length=length, then=lambda n: keys[n], budget=budget, rows=rows
+    ):
+        found |= {n: (drawn, ms) for n, drawn in zip(batch, answers, strict=True)}
+    return [found[n] for n in range(len(prompts))]
+
+
+def uniforms(seed: int, key: str, *, samples: int, steps: int) -> np.ndarray:
+    """The numbers in [0, 1) that decide the tokens of one question's answers, [answer, step]."""
+    digest = hashlib.blake2b(f"{seed}:{key}".encode(), digest_size=8).digest()
+    return np.random.default_rng(int.from_bytes(digest, "big")).random((samples, steps))
+
+
 def on_host(states: Tensor) -> np.ndarray:
     """States [row, ...] as a run folder would give them back: through half precision."""
     return to_host(states).astype(np.float32)
 
 
-def _fitting(prefix: Prefix, prompts: Sequence[tuple[int, ...]]) -> Prefix:
+def fitting(prefix: Prefix, prompts: Sequence[tuple[int, ...]]) -> Prefix:
     """The prefix, or none where a prompt does not begin with it."""
     if any(p[: len(prefix)] != prefix.ids or len(p) <= len(prefix) for p in prompts):
         return Prefix((), None)
@@ -173,17 +231,19 @@ def _read(
         first = torch.log_softmax(grown.last.logits.float(), dim=-1)
     limit = None if first is None else LOGITS // first.shape[1]
     states: dict[int, Tensor] = {}
-    for numbers in _within(limit, [len(a.answer.token_ids) for a in answers]):
+    for numbers in _within(limit, [len(one.answer.token_ids) for one in answers]):
+        starts = [(n, len(prompts[n]), answers[n].answer.token_ids) for n in numbers]
         rows = [
-            Row(n, CLEAN, (), ids, tuple(range(len(prompts[n]), len(prompts[n]) + len(ids))), NONE)
-            for n, ids in ((n, answers[n].answer.token_ids) for n in numbers)
+            Row(n, CLEAN, (), ids, tuple(range(start, start + len(ids))), range(0))
+            for n, start, ids in starts
         ]
         part = [answers[n] for n in numbers]
         later, read = _read_rows(lease, grown.trunk, rows, part, head=first is not None)
         counts = [len(one.entities) for one in part]
         states |= dict(zip(numbers, read.split(counts), strict=True))
-        for n, one, log_probs in zip(numbers, part, later, strict=True):
+        for n, log_probs in zip(numbers, later, strict=True):
             if first is not None:
+                one = answers[n]
                 own = (float(first[n][one.answer.token_ids[0]]), *log_probs)
                 entropy = float(-(first[n].exp() * first[n]).nan_to_num(0.0).sum())
                 answer = replace(one.answer, log_probs=own, first_entropy=entropy)
@@ -193,7 +253,7 @@ def _read(
 
 
 def _within(limit: int | None, tokens: Sequence[int]) -> Iterator[list[int]]:
-    """Group answer numbers into batches of at most `limit` tokens."""
+    """Group the numbers of answers with tokens; several have at most `limit` tokens together."""
     batch: list[int] = []
     for number in (n for n, count in enumerate(tokens) if count):
         if batch and limit and sum(tokens[n] for n in batch) + tokens[number] > limit:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired
 
 import numpy as np
 from pydantic import (
@@ -31,7 +32,6 @@ from typing_extensions import TypedDict
 
 from anchorscope.detect.calibration import Count, Isotonic, Platt, Promise, Share
 from anchorscope.detect.kinds import DEPLOYED, METHODS
-from anchorscope.detect.method import Method
 from anchorscope.detect.prompts import Example
 from anchorscope.detect.side_probes import Beliefs, Distance, PreAnswerProbe, from_arrays
 from anchorscope.errors import CONTROLS, UserError, in_a_line, user_path
@@ -43,8 +43,8 @@ WEIGHTS, ABOUT, CARD = "detector.safetensors", "detector.json", "README.md"
 FILES = (WEIGHTS, ABOUT, CARD)
 MOST_BYTES = {ABOUT: 64 << 20, WEIGHTS: 4 << 30}
 _FREE = ("checksum", "licence")  # what the owner may write into detector.json by hand
+_NUMBERS = ("pre_answer.intercept",)  # a number here, and elsewhere an array
 _PREFIXES = ("beliefs.", "distance.", "pre_answer.")  # of the weights that are not the method's
-Read = TypeVar("Read")
 
 
 class Forged(Exception):
@@ -167,20 +167,6 @@ def _rises(values: Any) -> bool:
     return bool((np.diff(values) >= 0).all())
 
 
-def _described(text: str) -> Description:
-    """The description; raises with the first field that breaks its rule: name, value and rule."""
-    try:
-        return Description.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name, reason = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-        if not name:
-            raise Forged(reason) from error
-        value = repr(first["input"])
-        value = value if len(value) <= 60 else value[:57] + "..."
-        raise Forged(f"its {name} is {value}; {reason}") from error
-
-
 # --- Files ---
 
 
@@ -219,26 +205,29 @@ def check_place(folder: Path) -> None:
 
 def read_folder(folder: Path) -> Stored:
     """What `write_folder` wrote, its checksums checked; a damaged or foreign folder is refused."""
-    return _or_refuse(folder, lambda: _read(folder))
+    with _refusing(folder):
+        return _read(folder)
 
 
 def load_folder(folder: Path) -> dict[str, Any]:
     """The fields of the `Detector` in a folder, each field and each weight held to its rule."""
-    return _or_refuse(folder, lambda: _parts(_read(folder)))
+    with _refusing(folder):
+        return _parts(_read(folder))
 
 
-def _or_refuse(folder: Path, read: Callable[[], Read]) -> Read:
+@contextmanager
+def _refusing(folder: Path) -> Iterator[None]:
+    """Turn whatever is wrong with a folder into one UserError."""
     refuse_unsafe(folder, FILES)
     try:
-        return read()
+        yield
+        return
     except Forged as error:
         reason = str(error)
     except FileNotFoundError as error:
         reason = f"{Path(str(error.filename)).name} is missing"
-    except SafetensorError as error:
-        reason = f"{WEIGHTS} is damaged ({error})"
-    except (ValueError, OSError, RecursionError) as error:
-        reason = f"{ABOUT} cannot be read ({error})"
+    except (SafetensorError, ValueError, OSError, RecursionError) as error:
+        reason = f"a file cannot be read ({error})"
     raise UserError(
         f"No detector could be read from '{folder}': {reason}. Get the folder again, or train the "
         "detector again."
@@ -273,22 +262,25 @@ def checksum(about: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
-# --- Parts ---
-
-
 def _parts(stored: Stored) -> dict[str, Any]:
+    """The fields of a `Detector`; raises with the first field or weight that breaks its rule."""
     arrays, about = stored
     if about.get("name") not in DEPLOYED:
         raise Forged(
             f"it is of the kind '{about.get('name')}', which this version does not deploy (it "
             f"deploys {', '.join(DEPLOYED)})"
         )
-    facts = _described(json.dumps(about))
-    for name, array in arrays.items():
-        if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
-            raise Forged(f"the weights '{name}' are not all finite numbers")
+    try:
+        facts = Description.model_validate_json(json.dumps(about))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name, reason = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        value = repr(first["input"])
+        value = value if len(value) <= 60 else value[:57] + "..."
+        raise Forged(f"its {name} is {value}; {reason}" if name else reason) from error
     fields = {name: getattr(facts, name) for name in Description.model_fields}
     try:
+        _check_weights(arrays, facts.model["blocks"], facts.model["width"])
         own = {name: array for name, array in arrays.items() if not name.startswith(_PREFIXES)}
         method = METHODS[facts.name]().restore(own)
         method.calibration_ = fields.pop("calibration")
@@ -303,46 +295,38 @@ def _parts(stored: Stored) -> dict[str, Any]:
             distance = from_arrays(Distance, arrays, beside) if f"{beside}layer" in arrays else None
             more = dict(facts.pre_answer) | {"distance": distance}
             fields["pre_answer"] = from_arrays(PreAnswerProbe, mine, "pre_answer.", **more)
-        _check_shapes(fields, facts.model["blocks"], facts.model["width"])
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise Forged(f"its parts cannot be put together again ({in_a_line(error)})") from error
     return fields
 
 
-def _check_shapes(parts: dict[str, Any], blocks: int, width: int) -> None:
-    """Raise where an array is not of the model's shape, or a layer is none of its layers."""
-    method: Method = parts["method"]
-    arrays = method.arrays()
-    count = len(arrays.get("layers", ()))
-    shapes = {"coef": (count, width), "intercept": (count,), "weights": (3,), "range": (2,)}
-    found = [(name, array, shapes[name]) for name, array in arrays.items() if name in shapes]
-    layers = [("its probes", layer) for layer in arrays.get("layers", ())]
-    if (beliefs := parts["beliefs"]) is not None:
-        found += [("beliefs", beliefs.coef, (blocks, width))]
-        found += [("beliefs", beliefs.intercept, (blocks,))]
-        found += [("gate", beliefs.gate, (width,))] if beliefs.gate is not None else []
-        layers += [("its gate", beliefs.gate_layer)]
-    distances = [parts["distance"]]
-    if (before := parts["pre_answer"]) is not None:
-        found += [("warning", before.coef, (width,))]
-        layers += [("its warning", before.layer)]
-        distances += [before.distance]
-    for one in distances:
-        if one is not None:
-            found += [("distance", one.mean, (width,)), ("distance", one.scale, (width,))]
-            number = one.variances.shape[0] if one.variances.ndim == 1 else -1
-            found += [("distance", one.directions, (number, width))]
-            layers += [("its distance", one.layer)]
-            if not (np.append(one.scale, [*one.variances, one.rest]) > 0).all():
-                raise Forged("its distance has a variance or a scale that is not above 0")
-            if one.seen.ndim != 1 or not len(one.seen) or not _rises(one.seen):
-                raise Forged("its distances of training answers do not rise")
-    for name, array, shape in found:
-        if array.shape != shape:
-            raise Forged(f"its {name} has an array of the shape {array.shape}, and not {shape}")
-    for name, layer in layers:
-        if layer != int(layer) or not 1 <= layer <= blocks:
-            raise Forged(f"{name} is at layer {layer}, and the model has {blocks} layers")
+def _check_weights(arrays: dict[str, np.ndarray], blocks: int, width: int) -> None:
+    """Raise where an array has another shape or other values than its name allows."""
+    count = len(np.atleast_1d(arrays.get("layers", 0)))
+    for name, array in arrays.items():
+        part, _, own = name.rpartition(".")
+        directions = len(np.atleast_1d(arrays.get(f"{part}.variances", 0)))
+        shape = {
+            "coef": (count, width), "intercept": (count,), "weights": (3,), "range": (2,),
+            "layers": (count,), "beliefs.coef": (blocks, width), "beliefs.intercept": (blocks,),
+            "pre_answer.coef": (width,), "gate": (width,), "mean": (width,), "scale": (width,),
+            "directions": (directions, width), "variances": (directions,), "seen": array.shape[:1],
+        }  # fmt: skip
+        wanted = shape.get(name, () if name in _NUMBERS else shape.get(own, ()))
+        if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+            raise Forged(f"the weights '{name}' are not all finite numbers")
+        if array.shape != wanted:
+            raise Forged(f"'{name}' has an array of the shape {array.shape}, and not {wanted}")
+        if own in ("layer", "layers", "gate_layer"):
+            for layer in np.ravel(array):
+                if layer != int(layer) or not 1 <= layer <= blocks:
+                    raise Forged(f"'{name}' is at layer {layer}, and the model has {blocks} layers")
+        if own in ("variances", "scale", "rest", "temperature") and not (array > 0).all():
+            raise Forged(f"'{name}', a variance or scale, is not above 0")
+        if own == "seen" and not (len(array) and _rises(array)):
+            raise Forged(f"'{name}', the distances of training answers, do not rise")
+        if own == "samples" and not 2 <= array <= 1000:
+            raise Forged(f"'{name}' is {array}; 2 to 1000 answers are drawn")
 
 
 def verify_detector(folder: Path, *, deep: bool = False) -> Iterator[Checked]:
@@ -359,9 +343,7 @@ def verify_detector(folder: Path, *, deep: bool = False) -> Iterator[Checked]:
             at = "fields"
             load_folder(folder)
             number = about["evaluation"].get("auroc")
-            yield Checked(
-                name="fields", note=f"every field keeps its rule; held-out AUROC {number}"
-            )
+            yield Checked(name=at, note=f"every field keeps its rule; held-out AUROC {number}")
             yield Checked(name="parts", note="their shapes are those of the model")
     except UserError as error:  # the reason, without the folder's name and the advice
         reason = str(error).split(": ", 1)[-1].split(". Get")[0]
@@ -379,42 +361,36 @@ def verify_detector(folder: Path, *, deep: bool = False) -> Iterator[Checked]:
 def load_from(place: str | Path, *, revision: str | None = None) -> dict[str, Any]:
     """What `load_folder` gives of a folder, or of a hub repository in the hub's cache.
 
-    A damaged download stays in that cache, so it is fetched again where it is refused.
+    A download that came damaged stays in that cache, so it is fetched again into another one.
     """
     folder, name = user_path(place), str(place)
     if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
         return load_folder(folder)
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
 
-    def fetch(cache: str | None = None, *, again: bool = False) -> Path:
-        return Path(
-            snapshot_download(
-                name,
-                revision=revision,
-                cache_dir=cache,
-                allow_patterns=list(FILES),
-                force_download=again,
+    def fetched(cache: str | None = None) -> dict[str, Any]:
+        return load_folder(
+            Path(
+                snapshot_download(
+                    name, revision=revision, cache_dir=cache, allow_patterns=list(FILES)
+                )
             )
         )
 
     try:
         try:
-            files = fetch()
-        except OSError as error:
-            # The hub's library continues a file that broke off, with whatever is wrong in it.
-            if "Consistency check failed" not in str(error):
+            return fetched()
+        except Exception as refused:
+            damaged = isinstance(refused, UserError) or "Consistency check" in str(refused)
+            if not damaged:
                 raise
-            files = fetch(again=True)
-        try:
-            return load_folder(files)
-        except UserError as refused:
-            # The cache also keeps what the hub wrongly said of its files, so another one is used.
             with TemporaryDirectory() as cache:
                 try:
-                    found = load_folder(fetch(cache))
+                    found = fetched(cache)
                 except Exception:
                     raise refused from None
-            shutil.rmtree(files.parents[1], ignore_errors=True)
+            kept = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
+            shutil.rmtree(kept, ignore_errors=True)
             return found
     except UserError:
         raise

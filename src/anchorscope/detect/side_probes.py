@@ -14,6 +14,7 @@ from anchorscope.detect.calibration import Isotonic, Platt, best_threshold
 from anchorscope.detect.inner_probes import choose, inner_logits, pathway_groups
 from anchorscope.detect.kinds import QuestionOnly
 from anchorscope.detect.material import Material
+from anchorscope.detect.pathway_kinds import linear
 from anchorscope.parallel import in_parallel
 from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.probes.linear_probe import DEFAULT_C, LinearProbe
@@ -39,6 +40,9 @@ def from_arrays(kind: type[Part], arrays: dict[str, np.ndarray], prefix: str, **
     """The dataclass that gave these arrays; a TypeError where one is missing or unknown."""
     own = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
     return kind(**{name: a if a.ndim else a.item() for name, a in own.items()}, **more)
+
+
+# --- How far an answer is from those that were learnt from ---
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +111,9 @@ def far_reason(distance: float) -> str:
     )
 
 
+# --- What each layer's probe says, and the pathway ---
+
+
 @dataclass(frozen=True, kw_only=True)
 class Beliefs:
     """A calibrated probe for every layer, and a gate that predicts the pathway at one layer.
@@ -128,15 +135,13 @@ class Beliefs:
 
     def wrong_at(self, layer: int, states: np.ndarray) -> np.ndarray:
         """P(wrong) after one layer (from 1), [question], from its states [question, width]."""
-        coef = self.coef[layer - 1].astype(np.float64)
-        return expit(states.astype(np.float64) @ coef + self.intercept[layer - 1])
+        return expit(linear(states, self.coef[layer - 1], self.intercept[layer - 1]))
 
     def question_anchored(self, states: np.ndarray) -> np.ndarray:
         """P(Q) of each answer, [question]; NaN where no gate was learnt."""
         if self.gate is None:
             return np.full(len(states), np.nan)
-        at = states[:, self.gate_layer - 1].astype(np.float64)
-        return expit(at @ self.gate.astype(np.float64) + self.gate_intercept)
+        return expit(linear(states[:, self.gate_layer - 1], self.gate, self.gate_intercept))
 
 
 def learn_beliefs(material: Material) -> Beliefs:
@@ -160,12 +165,11 @@ def learn_beliefs(material: Material) -> Beliefs:
             fitted = LinearProbe(C=C, balance="none")
             fitted.fit(material.layer("clean", layer)[placed], groups[placed])
             gate = {"gate": fitted.coef_[0], "gate_intercept": float(fitted.intercept_[0])}
-    return Beliefs(
-        coef=np.stack([coef for coef, _ in probes]),
-        intercept=np.array([intercept for _, intercept in probes]),
-        gate_layer=layer,
-        **gate,
-    )
+    coef, intercept = zip(*probes, strict=True)
+    return Beliefs(coef=np.stack(coef), intercept=np.array(intercept), gate_layer=layer, **gate)
+
+
+# --- A warning before the answer ---
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,8 +186,7 @@ class PreAnswerProbe:
 
     def probability(self, states: np.ndarray) -> np.ndarray:
         """P(wrong) from states [question, width] at the last question token, [question]."""
-        logit = states.astype(np.float64) @ self.coef.astype(np.float64) + self.intercept
-        return self.calibration.probability(logit)
+        return self.calibration.probability(linear(states, self.coef, self.intercept))
 
 
 def learn_pre_answer(material: Material, evaluation: dict[str, Any]) -> PreAnswerProbe | None:

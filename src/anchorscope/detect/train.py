@@ -7,6 +7,7 @@ probe nor token probability takes the form for an error.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,20 +18,24 @@ from anchorscope.detect.calibration import Calibration, Isotonic, Platt, choose_
 from anchorscope.detect.evaluate import Trial, fit_and_score
 from anchorscope.detect.inner_probes import choose, layer_scores
 from anchorscope.detect.kinds import AUTO, DEPLOYED, QuestionOnly, fit_all, make_method
-from anchorscope.detect.material import Material, join
+from anchorscope.detect.material import Material, from_run, join, surfaces_of
+from anchorscope.detect.prompts import Example
 from anchorscope.detect.side_probes import FAR, learn_beliefs, learn_distance, learn_pre_answer
 from anchorscope.detect.tables import detectors_table
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, unknown
 from anchorscope.probes.folds import MIN_OVERALL, check_classes, entity_folds
-from anchorscope.progress import Progress, Quiet
+from anchorscope.progress import Progress
+from anchorscope.run_folder.view import RunView
 from anchorscope.stats.ranking import auroc
 
 DRAWN = 2  # surfaces of every answer that are learnt from
+EXAMPLES = 8  # of each dataset
 # A form is read where it is told apart nearly as well as the answers that the model wrote.
 WORSE_AUROC, MORE_FLAGGED = 0.02, 0.05
 FEWEST = 3 * MIN_OVERALL  # right and wrong answers together
+_MODEL = ("name", "source", "adapter", "revision", "weights", "dtype", "blocks", "width")
 _EVALUATION = (
-    "detector", "n", "wrong", "auroc", "auroc_low", "auroc_high", "auprc", "ece", "brier",
+    "detector", "n", "wrong", "auroc", "auroc_low", "auroc_high", "auprc", "prr", "ece", "brier",
     "coverage_5", "coverage_10",
 )  # fmt: skip
 _PRE_ANSWER = ("n", "auroc", "auroc_low", "auroc_high")
@@ -79,25 +84,36 @@ class Answers:
 
 
 def train(
-    answers: Answers,
+    run: RunView,
     *,
     method: str,
-    model: str,
+    datasets: Sequence[str] | None,
     folds: int,
     seed: int,
     resamples: int,
     risk: float | None,
     calibration: Calibration,
-    progress: Progress | None,
+    progress: Progress,
 ) -> dict[str, Any]:
-    """The fields of a `Detector` of one kind, or of the best of a handful, with its evaluation.
-
-    And how many `answers` it was trained on, and how many of these are `wrong`.
-    """
-    progress, aside = progress or Quiet(), None
+    """The fields of a `Detector` of one kind, or of the best of a handful, with its evaluation."""
+    make_method(method)  # an error where there is none of that name
+    if method not in (AUTO, *DEPLOYED):
+        raise UserError(
+            f"'{method}' is only compared (`detect eval`) and cannot be trained to score new "
+            f"answers. Accepted: {', '.join((AUTO, *DEPLOYED))}."
+        )
+    if risk is not None and not 0 < risk < 1:
+        raise UserError(f"risk is {risk:g}. Accepted: a share between 0 and 1, as 0.1.")
+    names, aside = list(datasets or run.datasets), None
+    for name in names:
+        if name not in run.datasets:
+            raise unknown("dataset of the run", name, run.datasets)
+    parts = [from_run(run, name, seed=seed) for name in names]
+    others = [part for one in parts if (part := surfaces_of(run, one)) is not None]
+    answers = Answers(plain=join(parts), surfaces=join(others) if others else None)
+    if reason := make_method(method).lacks(answers.plain):
+        raise UserError(f"A detector '{method}' cannot be trained on {run.path}: {reason}.")
     if risk is not None:
-        if not 0 < risk < 1:
-            raise UserError(f"risk is {risk:g}. Accepted: a share between 0 and 1, as 0.1.")
         # Another seed than any fold's: the set aside is no fold of what is left.
         third = entity_folds(answers.plain.entities, folds=3, seed=seed + 104_729) == 0
         answers, aside = answers.take(~third), answers.plain.take(third)
@@ -110,7 +126,7 @@ def train(
     check_classes(plain.z, dataset=plain.name)
     scores: Any = _held_out_scores(answers, method, folds, seed, progress)
     as_written = scores[scores["surface"] == ""].assign(dataset=plain.name)
-    table = detectors_table(as_written, model=model, seed=seed, resamples=resamples)
+    table = detectors_table(as_written, model=run.model_name, seed=seed, resamples=resamples)
     numbers = {row["detector"]: row for row in table.to_dict("records")}
     progress.start("the detector of all answers", 3)
     learn_from = answers.to_learn_from()
@@ -133,26 +149,48 @@ def train(
         calibration=held,
     )
     progress.advance()
-    by_surface = _numbers_by_surface(scores[scores["detector"] == method], cut.threshold)
+    by_surface, forms = _by_surface(scores[scores["detector"] == method], cut.threshold)
     evaluation = {key: _json_value(numbers[method][key]) for key in _EVALUATION}
     question = numbers.get("question-only", {})
+    given = bool(run.info.get("given_prompts"))
     found = {
+        "name": fitted.short_name,
         "method": fitted,
+        "model": {key: run.model.get(key) for key in _MODEL},
+        "prompt": {
+            "style": "given" if given else run.model.get("prompt", "text"),
+            "shots": run.config.get("shots", 0),
+            "max_tokens": run.config.get("max_tokens", 16),
+            "finder": run.config.get("finder", "auto"),
+        },
+        "examples": () if given else tuple(_examples(run, names)),
         "threshold": cut.threshold,
         "band": cut.band,
         "promise": cut.promise,
-        "forms": _well_read(by_surface),
+        "forms": forms,
+        "calibrated_on": (
+            f"{calibration} calibration on held-out scores of {len(plain)} answers of "
+            f"{', '.join(names)} by {run.model_name}, folds disjoint by entity"
+        ),
+        "trained_on": {"datasets": names, "answers": len(plain), "wrong": int(plain.z.sum())},
         "evaluation": evaluation | by_surface | {"cannot_say": cut.cannot_say},
         "beliefs": learn_beliefs(plain),
         "distance": distance,
         "pre_answer": learn_pre_answer(
             plain, {key: _json_value(question.get(key)) for key in _PRE_ANSWER}
         ),
-        "answers": len(plain),
-        "wrong": int(plain.z.sum()),
     }
     progress.advance()
     return found
+
+
+def _examples(run: RunView, names: Sequence[str]) -> list[Example]:
+    """The first questions with usable answers of each dataset, and the tokens of their prompts."""
+    return [
+        Example(question=s.question.text, prompt_ids=s.prompt_ids, dataset=name)
+        for name in names
+        for s in [s for s in run.answers if s.question.dataset == name and s.usable][:EXAMPLES]
+    ]
 
 
 def _held_out_scores(
@@ -175,49 +213,30 @@ def _held_out_scores(
     return pd.concat(fit_and_score(tests, names, progress), ignore_index=True)
 
 
-def _numbers_by_surface(scores: pd.DataFrame, threshold: float) -> dict[str, float]:
-    """AUROC and the share of right answers above the threshold, of each form on the same answers.
-
-    None where no answer was read in another form.
+def _by_surface(
+    scores: pd.DataFrame, threshold: float
+) -> tuple[dict[str, float], tuple[str, ...] | None]:
+    """AUROC and the share of right answers above the threshold, of each form on the same answers,
+    and the forms that are scored nearly as well as the model's own; none where none was read.
     """
-    # By the id of the answer as written, so that all forms are counted on the same answers.
-    forms: dict[str, dict[str, dict[Any, Any]]] = {}
-    for row in scores.to_dict("records"):
-        base = row["id"].rpartition("#")[0] if row["surface"] else row["id"]
-        forms.setdefault(row["surface"], {})[base] = row
-    others = {base for surface, own in forms.items() if surface for base in own}
-    found: dict[str, float] = {}
-    for surface, own in forms.items() if others else ():
-        rows = [row for base, row in own.items() if base in others]
-        z, probability = (np.array([row[key] for row in rows]) for key in ("z", "probability"))
-        name = surface or "as-written"
-        found[f"auroc {name}"] = float(auroc(z, probability))
-        found[f"right flagged {name}"] = float(np.mean(probability[z == 0] > threshold))
-    return found
-
-
-def _well_read(numbers: dict[str, float]) -> tuple[str, ...] | None:
-    """Choose the answer forms that are scored nearly as well as the model's own answers."""
-    names = [name.removeprefix("auroc ") for name in numbers if name.startswith("auroc ")]
-    if not names:
-        return None
-    area, flagged = numbers["auroc as-written"], numbers["right flagged as-written"]
-    return tuple(
-        name
-        for name in names
-        if numbers[f"auroc {name}"] >= area - WORSE_AUROC
-        and abs(numbers[f"right flagged {name}"] - flagged) <= MORE_FLAGGED
-    )
-
-
-def check_method(method: str) -> None:
-    """Raise a UserError where no detector of this kind can score new answers."""
-    make_method(method)  # an error where there is none of that name
-    if method not in (AUTO, *DEPLOYED):
-        raise UserError(
-            f"'{method}' is only compared (`detect eval`) and cannot be trained to score new "
-            f"answers. Accepted: {', '.join((AUTO, *DEPLOYED))}."
-        )
+    pairs = zip(scores["id"], scores["surface"], strict=True)
+    base = np.array([id.removesuffix(f"#{form}") if form else id for id, form in pairs])
+    read = scores[np.isin(base, base[(scores["surface"] != "").to_numpy()])]
+    areas, flagged = {}, {}
+    for form, rows in read.groupby("surface", sort=False):
+        z, probability = rows["z"].to_numpy(), rows["probability"].to_numpy(dtype=float)
+        areas[form or "as-written"] = float(auroc(z, probability))
+        flagged[form or "as-written"] = float(np.mean(probability[z == 0] > threshold))
+    if not areas:
+        return {}, None
+    usual, often = areas["as-written"], flagged["as-written"]
+    well_read = [
+        form
+        for form in areas
+        if areas[form] >= usual - WORSE_AUROC and abs(flagged[form] - often) <= MORE_FLAGGED
+    ]
+    numbers = {f"auroc {form}": area for form, area in areas.items()}
+    return numbers | {f"right flagged {f}": share for f, share in flagged.items()}, tuple(well_read)
 
 
 def _json_value(value: Any) -> Any:

@@ -16,7 +16,7 @@ import torch
 from anchorscope.answers.generate import Answerer
 from anchorscope.detect.detector import Detector, RunningScore
 from anchorscope.detect.prompts import Bound, Exchange, check_made_for, common_prefix, task_of
-from anchorscope.detect.read_answers import Task, on_host, read_answers
+from anchorscope.detect.read_answers import Task, fitting, on_host
 from anchorscope.detect.scored import Scored
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import OnToken, Prefix, Sampling, Step
@@ -135,11 +135,9 @@ class Served:
         others = [row.task for row in greedy if row.task.prompt_ids[: len(shared)] != shared]
         for tasks in (own, others):
             prefix_of = self._bound.prefix if self._bound and tasks is own else common_prefix(tasks)
-            for batch in read_answers(
-                self._answerer, prefix_of, tasks, token_log_probs=self.detector.method.reads_tokens,
-                on_token=self._follow(rows),
-            ):  # fmt: skip
-                scored = self.detector.score_located(batch.answers, batch.clean)
+            for batch, scored in self.detector.read(
+                self._answerer, prefix_of, tasks, on_token=self._follow(rows)
+            ):
                 for number, located, one in zip(batch.numbers, batch.answers, scored, strict=True):
                     rows[number].answer, rows[number].scored = located.answer, one
 
@@ -155,10 +153,7 @@ class Served:
                 ) -> list[list[Answer]]:
                     prompts = [row.task.prompt_ids for row in batch]
                     prefix = self._bound.prefix(lease) if self._bound else Prefix((), None)
-                    if any(
-                        p[: len(prefix)] != prefix.ids or len(p) <= len(prefix) for p in prompts
-                    ):
-                        prefix = Prefix((), None)
+                    prefix = fitting(prefix, prompts)
                     numbers = torch.from_numpy(np.stack([row.uniforms(limit) for row in batch]))
                     return self._answerer.sample(
                         lease, prefix, [""] * len(batch), prompts, Sampling(temperature, numbers),

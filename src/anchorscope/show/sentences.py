@@ -73,7 +73,7 @@ def detector_sentences(detector: Detector) -> str:
     """Describe a trained detector's accuracy, threshold and promise in a few lines."""
     numbers, data = detector.evaluation, detector.trained_on
     surfaces = [key.removeprefix("auroc ") for key in numbers if key.startswith("auroc ")]
-    low, high = detector.band or (detector.threshold, detector.threshold)
+    low, high = detector.band
     lines = [
         f"{detector.method.name}: AUROC {numbers['auroc']:.3f} [{numbers['auroc_low']:.3f}, "
         f"{numbers['auroc_high']:.3f}] on unseen entities, from {data['answers']} answers "
@@ -81,6 +81,9 @@ def detector_sentences(detector: Detector) -> str:
         f"Flags above {detector.threshold:.3f}; cannot say between {low:.3f} and {high:.3f} "
         f"({numbers['cannot_say']:.0%} of held-out answers).",
         f"Promised: {detector.promise}." if detector.promise else "",
+        f"Draws {draws} answers beside each that it scores: as much again, {draws} times."
+        if (draws := detector.method.samples_)
+        else "",
         *(
             f"{name}: AUROC {numbers[f'auroc {name}']:.3f}, "
             f"{numbers[f'right flagged {name}']:.0%} of the right ones above the threshold."
@@ -95,15 +98,3 @@ def decisions(row: dict[Any, Any]) -> str:
     """Format both modes' decisions: "paper undecided (+0.002), strict fails (-0.018)"."""
     modes = [mode for mode in ("paper", "strict") if f"{mode}_decision" in row]
     return ", ".join(f"{m} {row[f'{m}_decision']} ({row[f'{m}_value']:+.3f})" for m in modes)
-
-
-def peer_sentence(row: dict[Any, Any]) -> str:
-    """Compare a second model's states with the model's own, in a line."""
-    answers = "all answers" if row["answers"] == "all" else "answers on which the models disagree"
-    head = f"{row['dataset']}, {row['position']}, {row['n']} {answers}: "
-    if not math.isfinite(row["gap"]):
-        return head + "too few to compare"
-    return (
-        f"{head}AUROC of own states {row['own']:.3f}, of {row['peer']}'s {row['of_peer']:.3f}, "
-        f"gap {row['gap']:+.3f} [{row['gap_low']:+.3f}, {row['gap_high']:+.3f}]"
-    )

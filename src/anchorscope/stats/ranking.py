@@ -185,6 +185,24 @@ def coverage_at(z: np.ndarray, score: np.ndarray, risk: float) -> float:
     return float(curve.x[within].max()) if within.any() else 0.0
 
 
+def prr(z: np.ndarray, score: np.ndarray) -> float:
+    """Prediction-rejection ratio, as LM-Polygraph defines it; NaN where there is one class alone.
+
+    The mean share of right answers among the k most trusted ones, over every k, less the share
+    among all, divided by the same of the best order. Answers of equal score count by their mean.
+    """
+    right = 1 - np.asarray(z, dtype=np.float64)
+    if len(np.unique(right)) < 2:
+        return np.nan
+    _, group, size = np.unique(score, return_inverse=True, return_counts=True)
+    trusted = (np.bincount(group, weights=right) / size)[np.sort(group)]
+    found, best = (
+        np.mean(np.cumsum(order) / np.arange(1, len(order) + 1)) - right.mean()
+        for order in (trusted, np.sort(right)[::-1])
+    )
+    return float(found / best)
+
+
 def auroc_draws(
     z: np.ndarray,
     scores: Sequence[np.ndarray],
