@@ -108,6 +108,14 @@ def address(app_state) -> Iterator[str]:
         yield where
 
 
+@pytest.fixture(scope="session")
+def evidence_run(tmp_path_factory: pytest.TempPathFactory):
+    """A simulated run with every piece of evidence, which no test changes."""
+    from kit.evidence_fixture import simulated_run
+
+    return simulated_run(tmp_path_factory.mktemp("evidence") / "run")
+
+
 @pytest.fixture(scope="module")
 def browser():
     """A running Chromium."""

@@ -220,7 +220,7 @@ def test_quick_start_of_serving_runs(tmp_path: Path, monkeypatch) -> None:
     assert install == "pip install 'anchorscope[serve]'"
     words = shlex.split(serve.replace("8000", "0"))
     assert words[:3] == ["anchorscope", "detect", "serve"]
-    with server_process(*words[3:], cwd=tmp_path, OMP_NUM_THREADS="1") as (_, address):
+    with server_process(*words[3:], cwd=tmp_path, OMP_NUM_THREADS="1") as address:
         there = address.removesuffix("/v1")
         code = changed("\n".join(blocks(page, "python"))).replace("http://127.0.0.1:8000", there)
         made: dict[str, Any] = {}

@@ -67,7 +67,7 @@ def test_no_table_of_a_forged_folder_ends_in_a_traceback(run, tmp_path, name):
             read()
         except UserError as error:
             refused[part] = str(error)
-    assert all(str(copy) in said or "samples.parquet" in said for said in refused.values())
+    assert all(str(copy) in message or "samples.parquet" in message for message in refused.values())
     part = name.split(":")[0]
     of_another = "of another" in name and part != "findings"
     if part in READ and not name.endswith(HARMLESS) and not of_another:

@@ -34,20 +34,6 @@ _RIGHT = {"1": True, "true": True, "right": True, "0": False, "false": False, "w
 ACCEPTED = "1, true or right, and 0, false or wrong"
 
 
-@dataclass(frozen=True)
-class VerdictCounts:
-    """How many of a run's questions have a given verdict, and how many ids match no question."""
-
-    given: int
-    judged: int  # questions without one: the judge decides
-    unknown: int  # ids of the file that no question of the run has
-
-    def sentence(self, name: str) -> str:
-        """Describe the counts in a sentence."""
-        text = f"{name} gives the verdict on {self.given} answers; the judge decides {self.judged}"
-        return f"{text}; {self.unknown} ids are of no question here" if self.unknown else text
-
-
 def read_verdicts(path: str | None) -> dict[str, Verdict]:
     """Read a file of verdicts by question id; empty without a file."""
     if path is None:
@@ -86,8 +72,10 @@ def verdicts_hash(verdicts: Mapping[str, Verdict]) -> str | None:
     return hashlib.sha256(json.dumps(sorted(verdicts.items())).encode()).hexdigest()[:16]
 
 
-def count_verdicts(verdicts: Mapping[str, Verdict], ids: Iterable[str], name: str) -> VerdictCounts:
-    """Count the given verdicts on these questions; a UserError if there are none."""
+def count_verdicts(
+    verdicts: Mapping[str, Verdict], ids: Iterable[str], name: str
+) -> tuple[dict[str, int], str]:
+    """Count the given verdicts on these questions, and say it; a UserError if there are none."""
     questions = set(ids)
     given = len(questions & verdicts.keys())
     if not given:
@@ -96,7 +84,10 @@ def count_verdicts(verdicts: Mapping[str, Verdict], ids: Iterable[str], name: st
             f"are others (there: {next(iter(verdicts))}, asked: {min(questions)}). Ids are those "
             "of samples.parquet."
         )
-    return VerdictCounts(given=given, judged=len(questions) - given, unknown=len(verdicts) - given)
+    judged, unknown = len(questions) - given, len(verdicts) - given
+    sentence = f"{name} gives the verdict on {given} answers; the judge decides {judged}"
+    sentence += f"; {unknown} ids are of no question here" if unknown else ""
+    return {"given": given, "judged": judged, "unknown": unknown}, sentence
 
 
 # --- Doubtful verdicts ---

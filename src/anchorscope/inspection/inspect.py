@@ -364,13 +364,15 @@ class Inspector:
         with Lease(self.model) as lease:
             # All passes are rows of one trunk, as in a run.
             prefix = self._prefix(lease, sample.prompt_ids)
-            trunk = grow_trunk(lease, prefix, [sample.prompt_ids], room=0, head=False).trunk
+            trunk = grow_trunk(lease, prefix, [sample.prompt_ids]).trunk
             own = replace(positions_of(sample), exact_question=cut)
             (positions,) = with_mass(lease, trunk, [own], budget=budget)
             assert positions is not None
-            place = {"blocks": self.model.blocks, "turn_at": len(prefix), "seed": self.config.seed}
+            seed = self.config.seed
             rows = [
-                row_for(positions, 0, each, **place) for each in passes if cut or each.answer_only
+                row_for(trunk, positions, 0, each, seed=seed)
+                for each in passes
+                if cut or each.answer_only
             ]
             for batch, read in read_rows(lease, trunk, rows, budget=budget):
                 for row, state in zip(batch, to_host(read), strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 
 from anchorscope.answers.generate import write_lines
@@ -30,9 +30,9 @@ def prepare(run: Run, lease: Lease) -> list[Shard]:
         verdicts = read_verdicts(run.config.verdicts)
         if verdicts:
             ids = (question.id for each in run.sets for question in each)
-            counted = count_verdicts(verdicts, ids, str(run.config.verdicts))
-            run.progress.note(counted.sentence(str(run.config.verdicts)))
-            run.store.save_info({"verdicts": asdict(counted)})
+            counts, sentence = count_verdicts(verdicts, ids, str(run.config.verdicts))
+            run.progress.note(sentence)
+            run.store.save_info({"verdicts": counts})
         style, shots = style_of(run, lease).name, run.config.shots
         size, shards = run.store.info["shard"], []
         for questions in run.sets:

@@ -264,7 +264,7 @@ class Worker:
         """The trunk of prompts whose answers are on disk."""
         prompts = [p.prompt_ids for p in batch]
         self.tokens += sum(len(ids) - len(prefix) for ids in prompts)
-        return grow_trunk(self.lease, prefix, prompts, room=0, head=False).trunk
+        return grow_trunk(self.lease, prefix, prompts).trunk
 
     def _intervene(
         self,
@@ -295,14 +295,7 @@ class Worker:
         """The row of a question under a pass; None where the question has no key to cut."""
         if cut.heads == ():
             return unchanged_row(positions, number, cut)
-        row = row_for(
-            positions,
-            number,
-            cut,
-            blocks=self.lease.model.blocks,
-            turn_at=len(trunk.prefix),
-            seed=self.run.config.seed,
-        )
+        row = row_for(trunk, positions, number, cut, seed=self.run.config.seed)
         return row if row.keys or cut.answer_only else None
 
     def _keep(self, kept: Blocks, blocks: Mapping[str, Block]) -> None:

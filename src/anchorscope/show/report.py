@@ -269,16 +269,11 @@ def _short_rank(rank: float) -> str:
 
 def finders(run: RunView) -> Table:
     """How far two finders of exact question tokens mark the same tokens."""
-    rows = [
-        [
-            run.titles.get(str(row["dataset"]), str(row["dataset"])),
-            f"{row['finder_a']} and {row['finder_b']}",
-            number(float(row["jaccard"]), 2),
-            percent(float(row["identical"])),
-            int(row["n"]),
-        ]
-        for row in records(run.spans)
-    ]
+    rows = []
+    for row in records(run.spans):
+        dataset, pair = str(row["dataset"]), f"{row['finder_a']} and {row['finder_b']}"
+        shares = number(float(row["jaccard"]), 2), percent(float(row["identical"]))
+        rows.append([run.titles.get(dataset, dataset), pair, *shares, int(row["n"])])
     columns = ["Dataset", "Finders", "Overlap (Jaccard)", "Identical", "n"]
     return Table(columns, rows, text_columns=2)
 

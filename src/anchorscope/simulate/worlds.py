@@ -3,7 +3,6 @@
 A state is [layer, width]. One direction per layer holds the model's belief about its own answer;
 everything else is noise. The worlds differ only in what the knockout does to a state.
 
-
 In six worlds there are two groups, and nothing that is recorded of a sample tells which it is in:
 
 - two-pathways: a share of the samples is pushed back by the full amount, the others not at all.
@@ -23,6 +22,7 @@ In all others there are no pathways:
 - shift: every state is displaced by the same amount along the belief: class collapse when strong.
 - continuum: each belief is pushed back by its own amount, spread evenly (one flat hump).
 - skewed: the amounts follow a gamma law, many small and a few large ones.
+- heavy-pushes: the amounts follow a log-normal law, with a few that are very large.
 - forgetting: each belief loses a share of itself, any share being as likely as another.
 - heavy-tails: all are pushed back alike, under noise with heavy tails (Student's t, 2 degrees).
 - coin-toss: half of the samples are pushed back, drawn again at every pass.
@@ -32,6 +32,7 @@ In all others there are no pathways:
 - interaction: one relation's long questions and the other's short ones are pushed back.
 - popularity: samples about the popular half of the subjects are pushed back.
 - finder-misses: all need the question, but the exact tokens of some were not found.
+- finder-by-kind: the same, and all that were not found are of one relation.
 - blocks: questions come in blocks of ten about one entity, each block pushed by its own amount.
 """
 
@@ -52,12 +53,12 @@ TrueWorld = Literal[
 NullWorld = Literal[
     "one-mechanism", "noise", "no-effect", "shift", "continuum", "skewed", "forgetting",
     "heavy-tails", "coin-toss", "margin", "templates", "two-kinds", "interaction", "popularity",
-    "finder-misses", "blocks",
+    "finder-misses", "finder-by-kind", "heavy-pushes", "blocks",
 ]  # fmt: skip
 World = TrueWorld | NullWorld
 TRUE: tuple[World, ...] = get_args(TrueWorld)
 WORLDS: tuple[World, ...] = (*TRUE, *get_args(NullWorld))
-Control = Literal["jolt", "displaces", "surer", "breaks"]
+Control = Literal["jolt", "displaces", "surer", "breaks", "unsure"]
 CONTROLS: tuple[Control, ...] = get_args(Control)
 AGAIN = 0.3  # spread of what other worked examples do to a state, in every direction
 _ANSWERS = {"name": ("It", "Another"), "yes/no": ("yes", "no")}  # right and wrong, by kind
@@ -89,9 +90,9 @@ class Truth:
         1.5, "Distance of each class's mean belief from the middle; a weak probe below 0.5."
     )
     templates: int = _field(4, "Relations in the world 'templates'.")
-    missed: float = _field(0.3, "Share of exact tokens not found, in the world 'finder-misses'.")
+    missed: float = _field(0.3, "Share of exact tokens not found, in the worlds 'finder-…'.")
     control: Control = _field(
-        "jolt", "What the neutral control does: jolt, displaces, surer, breaks."
+        "jolt", "What the neutral control does: jolt, displaces, surer, breaks, unsure."
     )
     seed: int = _field(0, "Random seed.")
 
@@ -135,7 +136,8 @@ def draw_samples(truth: Truth, rng: np.random.Generator) -> Samples:
     length, popularity = rng.integers(5, 25, n), rng.normal(8, 2, n)
     exact = rng.integers(1, 5, n)
     entity = np.arange(n) // (BLOCK if world == "blocks" else 2)
-    missed = rng.random(n) < (truth.missed if world == "finder-misses" else 0.0)
+    misses = {"finder-misses": truth.missed, "finder-by-kind": 2 * truth.missed * relation}
+    missed = rng.random(n) < misses.get(world, 0.0)
     reach = np.sqrt(3 * share * (1 - share))  # the mean and spread that two pathways would have
     doses = {
         **dict.fromkeys(_HALF, lambda: half),
@@ -143,6 +145,7 @@ def draw_samples(truth: Truth, rng: np.random.Generator) -> Samples:
         "templates": lambda: np.linspace(0, 1, truth.templates)[relation],
         "continuum": lambda: rng.uniform(share - reach, share + reach, n),
         "skewed": lambda: rng.gamma(2, share / 2, n),
+        "heavy-pushes": lambda: share * rng.lognormal(-0.5, 1.0, n),
         "forgetting": lambda: rng.uniform(0, 1, n),
         "heavy-tails": lambda: np.full(n, share),
         "blocks": lambda: rng.uniform(0, 1, entity.max() + 1)[entity],
@@ -252,12 +255,13 @@ def simulate_states(truth: Truth) -> Simulated:
 
     def neutral() -> np.ndarray:
         """Jolted, or moved by a control that is none."""
-        jolted = clean + JOLT * rng.standard_normal(shape)
+        jolted, margin = clean + JOLT * rng.standard_normal(shape), np.abs(belief)
         moved = {
             "jolt": np.zeros_like(belief),
             "displaces": np.full_like(belief, MOVED),
             "surer": MOVED * np.sign(belief),
             "breaks": -MOVED * np.sign(belief) * samples.half[:, None],
+            "unsure": -MOVED * np.sign(belief) * (margin < np.median(margin, axis=0)),
         }[truth.control]
         return jolted + (moved * rise)[..., None] * axis
 

@@ -54,14 +54,13 @@ def find_spans(
     *,
     finder: Finder,
     generate: Generate | None = None,
-    nlp: Language | None = None,
 ) -> list[QuestionSpans]:
     """Find the exact question spans of each question with the chosen finder.
 
     `auto` takes the dataset's subjects where it has them, else the rules, else the whole
     question. Every finder looks for the subject; the words that name the asked-about property
     belong to E_Q as well, and are found in one way for all of them (`property_spans`).
-    `generate` is for "model" alone, `nlp` (a loaded pipeline) for "spacy" alone.
+    `generate` is for "model" alone.
     """
     if finder == "auto":
         return [_first_found(question) for question in questions]
@@ -70,7 +69,7 @@ def find_spans(
         replies = generate([model_prompt(question.text) for question in questions])
         spans = [read_reply(q.text, reply) for q, reply in zip(questions, replies, strict=True)]
     elif finder == "spacy":
-        spans = spacy_spans(questions, nlp=nlp)
+        spans = spacy_spans(questions)
     else:
         spans = [_TEXT_FINDERS[finder](question) for question in questions]
     return [
