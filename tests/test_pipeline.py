@@ -110,11 +110,12 @@ def test_samples_say_which_tokens_were_meant_and_no_entity_is_in_two_folds(done)
         ids = [*row.prompt_ids, *row.token_ids]
         assert row.subjects[0] in decode([ids[i] for i in row.exact_question])
         answer = decode([ids[i] for i in row.exact_answer])
-        if "\ufffd" not in answer:  # else one byte of a letter was written, and no more
-            assert row.answer[int(row.answer_start) : int(row.answer_stop)] in answer
-            whole += 1
+        entity = row.answer[int(row.answer_start) : int(row.answer_stop)]
+        # A letter may begin in a token before the entity's first one.
+        assert entity in answer or (len(entity) == 1 and answer == "\ufffd")
+        whole += entity in answer
         assert min(row.exact_answer) >= len(row.prompt_ids) > max(row.question_tokens)
-    assert whole > 20
+    assert whole > 50
     folds = samples.dropna(subset=["fold"]).groupby("entity")["fold"]
     assert (folds.nunique() == 1).all()
 
