@@ -152,7 +152,6 @@ def score(
         Path | None,
         typer.Option(help="File to write, .jsonl, .csv or .parquet; default: print JSON lines."),
     ] = None,
-    prefix: Annotated[str, typer.Option(help="A prefix for the names of the new fields.")] = "",
     model: DetectorModel = None,
     revision: Revision = None,
     adapter: Adapter = None,
@@ -189,7 +188,7 @@ def score(
     else:
         rows = [{"question": question, "answer": answer}]
         exchanges = [Exchange(question=str(question), answer=answer)]
-    check_names(rows, Warned if before else Scored, prefix)
+    check_names(rows, Warned if before else Scored)
     if out is not None:
         check_out(out, rows)
     loaded, questions = Detector.load(detector), [one.question for one in exchanges]
@@ -204,7 +203,7 @@ def score(
             scored = loaded.score(lm, questions, answer=answers, dataset=as_dataset, progress=bar)
         else:
             scored = loaded.score_answers(lm, exchanges, dataset=as_dataset, progress=bar)
-    done = [with_score(row, one, prefix) for row, one in zip(rows, scored, strict=True)]
+    done = [with_score(row, one) for row, one in zip(rows, scored, strict=True)]
     if out is None:
         echo("\n".join(map(json_line, done)))
         return
