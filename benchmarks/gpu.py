@@ -90,7 +90,6 @@ def mark(prompt: tuple[int, ...], answer: tuple[int, ...], number: int) -> Token
 def job(model: Model, prompts: list[tuple[int, ...]], budget: Budget) -> dict[str, float]:
     """Seconds of each part of the whole job, and the tokens of the knockout."""
     clock, tokens = Clock(), 0
-    options = {"blocks": model.blocks, "turn_at": PREFIX, "seed": 0}
     with Lease(model) as lease:
         prefix = read_prefix(lease, prompts[0][:PREFIX])
         none = torch.tensor([-1], device=model.device)
@@ -106,7 +105,7 @@ def job(model: Model, prompts: list[tuple[int, ...]], budget: Budget) -> dict[st
                 to_host(written.states[:, -1])
             lines = zip(batch, written.answers, strict=True)
             marked = [mark(p, line.token_ids, n) for n, (p, line) in enumerate(lines)]
-            rows = [row_for(m, n, KNOCKOUT, **options) for n, m in enumerate(marked)]
+            rows = [row_for(written.trunk, m, n, KNOCKOUT) for n, m in enumerate(marked)]
             tokens += sum(len(row.ids) for row in rows)
             reader = read_rows(lease, written.trunk, rows, budget=budget)
             while True:

@@ -72,8 +72,8 @@ def make_job(questions: int, model_name: str) -> Job:
     from way_transformers_expert import generate, load
 
     from anchorscope import load_model, load_questions
+    from anchorscope.answers.prompted import prompts_of
     from anchorscope.models.prompts import stop_ids
-    from anchorscope.pipeline.prepare import prompts_of
     from anchorscope.spans.question import find_spans
 
     model = load_model(model_name)

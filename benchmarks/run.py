@@ -22,7 +22,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from anchorscope.config import Config, default_of
+from anchorscope.config import Config
 
 # Stages in which the model is asked and read; judging and saving on the way count with them.
 MODEL = ("answers and states", "further passes", "evidence", "asked again")
@@ -105,7 +105,7 @@ def table(run: Timed, options: list[str]) -> str:
 def _options_of(run: Path) -> list[str]:
     """The options of the command line that a finished run's config amounts to."""
     config = Config.restore(json.loads((run / "run.json").read_text(encoding="utf-8"))["config"])
-    changed = {n: v for n, v in asdict(config).items() if v != default_of(n)}
+    changed = {n: v for n, v in asdict(config).items() if v != getattr(Config, n)}
     options: list[str] = []
     for name, value in changed.items():
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -75,8 +75,12 @@ def random_detector(model: Model, questions: Sequence[str], shots: Sequence) -> 
     """A probe in the middle of the model, with beliefs at every layer."""
     rng, width = np.random.default_rng(0), model.parts.width
     method = METHODS["probe"]().restore(
-        {"coef": rng.standard_normal(width).astype(np.float32), "intercept": np.zeros(1)},
-        {"layer": model.blocks // 2, "C": 1.0},
+        {
+            "coef": rng.standard_normal((1, width)).astype(np.float32),
+            "intercept": np.zeros(1),
+            "layers": np.array([model.blocks // 2]),
+            "C": np.array(1.0),
+        }
     )
     method.calibration_ = Platt(0.01, 0.0)
     coef = rng.standard_normal((model.blocks, width)).astype(np.float32) / width

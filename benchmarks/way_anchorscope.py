@@ -41,7 +41,6 @@ def run(model: Model, job: Job, clock: Clock) -> tuple[list[list[int]], Tensor, 
             return len(job.prompts[number]) - len(prefix)
 
         every = range(len(job.prompts))
-        options = {"blocks": model.blocks, "turn_at": len(prefix), "seed": 0}
         room = max(map(own, every)) + MAX_TOKENS
         fit = prefix.rows_within(budget.written, room=room)
         sizes = {"length": own, "then": int, "budget": budget, "rows": fit}
@@ -54,7 +53,7 @@ def run(model: Model, job: Job, clock: Clock) -> tuple[list[list[int]], Tensor, 
                 clean |= dict(zip((n for _, n in rows), states, strict=True))
             with clock.of("knockout"):
                 marked = [(row, mark(job, n, answers[n], last[n])) for row, n in rows]
-                forks = [row_for(own, row, KNOCKOUT, **options) for row, own in marked]
+                forks = [row_for(done.trunk, own, row, KNOCKOUT) for row, own in marked]
                 for read, states in read_rows(lease, done.trunk, forks, budget=budget):
                     numbers = [batch[row.number] for row in read]
                     knocked |= dict(zip(numbers, states.float().cpu(), strict=True))

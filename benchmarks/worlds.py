@@ -27,12 +27,12 @@ from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
+from on_real_states import RealStates, plant_law, real_states
 
 from anchorscope.pathways.finding import FindingName
 from anchorscope.pathways.power import WORLDS
 from anchorscope.run_folder.view import RunView
 from anchorscope.simulate.error_rates import CONFIG, judge_states, judge_world
-from anchorscope.simulate.on_real_states import RealStates, plant_law, real_states
 from anchorscope.simulate.worlds import TRUE, Truth
 from anchorscope.stats.intervals import rate
 
@@ -70,6 +70,17 @@ PATHWAYS: list[Setting] = [
     {"world": "one-way"},
     {"world": "unlabelled-kinds"},
 ]
+INVENTED: list[Setting] = [  # after the rule was fixed
+    {"world": "finder-by-kind"},
+    {"world": "heavy-pushes"},
+    *(
+        {"world": world, "control": "unsure"}
+        for world in ("one-mechanism", "shift", "two-pathways")
+    ),
+]
+PARTS: list[Setting] = [  # of its belief, that a half loses: what `anchorscope power` estimates
+    {"world": "to-the-prior", "belief": 2.5, "strength": part} for part in (0.6, 0.7, 0.8, 0.9)
+]
 LOSSES = {  # beliefs that a half loses, by the size of the run: from hardly found to always found
     (32, 400): (1.5, 2.0, 2.5, 1.0, 1.75, 3.0),
     (32, 1500): (1.5, 2.0, 1.25, 1.0, 2.5),
@@ -95,8 +106,8 @@ def queue(seeds: int) -> Iterator[dict[str, Any]]:
     ]
     second = [
         *(job for size in SIZES[2:] for job in sized(losses(size)[:3], size, WORLDS)),
-        *sized(PATHWAYS[3:], SIZES[0], 0),
-        *sized(PATHWAYS[3:], SIZES[1], 0),
+        *(job for size in SIZES[:2] for job in sized([*PATHWAYS[3:], *INVENTED], size, 0)),
+        *sized(PARTS, SIZES[0], 0),
         *(job for size in SIZES for job in sized(losses(size)[3:], size, WORLDS)),
     ]
     for stage in (first, second):
@@ -254,6 +265,7 @@ def write_tables(raw: Path) -> None:
     put(DOCS / "method.md", "errors", errors)
     put(DOCS / "findings.md", "errors", errors)
     put(DOCS / "method.md", "power", "".join(deciles(rows)))
+    put(DOCS / "method.md", "others", "".join(others(table)))
 
 
 def put(page: Path, name: str, text: str) -> None:
@@ -298,6 +310,34 @@ def summary(rows: pd.DataFrame, table: pd.DataFrame) -> Iterator[str]:
             f"Where a half of the samples loses its belief ({len(lost):,} worlds), it printed a "
             f"power of {lost['power_half'].mean():.2f} on average and found {found:.2f}.\n"
         )
+
+
+def others(table: pd.DataFrame) -> Iterator[str]:
+    """How often which finding: worlds beside the nulls, and laws planted on real states."""
+
+    def cell(setting: Setting) -> str:
+        own = table[[all(row[key] == value for key, value in setting.items()) for row in every]]
+        counted = {name: own[name].sum() for name in FINDINGS if own[name].any()}
+        return ", ".join(f"`{name}` {count}" for name, count in counted.items()) or "not run"
+
+    every = table.to_dict("records")
+    simulated = {
+        f"{width} wide, {samples:,} samples": {"states": "", "width": width, "samples": samples}
+        for width, samples in SIZES[:2]
+    }
+    real = {f"on {name}": {"states": name} for name in table["states"].unique() if name}
+    plain = {key: DEFAULTS[key] for key in ("strength", "mixture", "belief", "control", "lost")}
+    for columns, settings in ((simulated, [*PATHWAYS[3:], *INVENTED]), (real, LAWS)):
+        if not columns:
+            continue
+        yield f"| world | {' | '.join(columns)} |\n| --- |{' --- |' * len(columns)}\n"
+        for setting in settings:
+            words = ", ".join(
+                value if key == "world" else f"{key} {value}" for key, value in setting.items()
+            )
+            cells = (cell({**plain, **column, **setting}) for column in columns.values())
+            yield f"| {words} | {' | '.join(cells)} |\n"
+        yield "\n"
 
 
 def deciles(rows: pd.DataFrame) -> Iterator[str]:

@@ -156,14 +156,13 @@ def _fill(model: Model) -> None:
         Intervention(name="post", where="post"),
         Intervention(name="heads", heads=tuple((b, 0) for b in range(1, model.blocks + 1))),
     )
-    options = {"blocks": model.blocks, "turn_at": len(front), "seed": 0}
     with Lease(model) as lease:
         prefix = read_prefix(lease, front)
         rows_at_once = prefix.rows_within(budget.trunk, room=40) or len(samples)
         here = samples[:rows_at_once]
         prompts = [s.ids[: s.answer_at] for s in here]
-        trunk = grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
-        rows = [row_for(s, n, cut, **options) for cut in cuts for n, s in enumerate(here)]
+        trunk = grow_trunk(lease, prefix, prompts).trunk
+        rows = [row_for(trunk, s, n, cut) for cut in cuts for n, s in enumerate(here)]
         often = -(-6 * budget.tokens // sum(len(row.ids) for row in rows))  # full packs of each
         HALVED.clear()
         for _ in read_rows(lease, trunk, rows * often, budget=budget):

@@ -24,12 +24,11 @@ settings.load_profile("any machine")
 
 # Files of minutes go first: a worker that begins one when all else is done keeps everybody waiting.
 LONG = (
-    "test_pipeline.py",
     "test_examples.py",
     "test_docs.py",
     "test_pipeline_evidence.py",
     "test_bundled_exact.py",
-    "test_spread_run.py",
+    "test_spread.py",
     "test_engine_architectures.py",
 )
 
@@ -109,6 +108,14 @@ def address(app_state) -> Iterator[str]:
         yield where
 
 
+@pytest.fixture(scope="session")
+def evidence_run(tmp_path_factory: pytest.TempPathFactory):
+    """A simulated run with every piece of evidence, which no test changes."""
+    from kit.evidence_fixture import simulated_run
+
+    return simulated_run(tmp_path_factory.mktemp("evidence") / "run")
+
+
 @pytest.fixture(scope="module")
 def browser():
     """A running Chromium."""
@@ -116,6 +123,17 @@ def browser():
 
     with chromium() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def finished_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny model, 64 questions of which it answers half, and their `run`."""
+    from kit.rivers import HALF, half_right, main_in, rivers
+
+    place = rivers(tmp_path_factory.mktemp("finished"))
+    half_right(place, short=True)
+    main_in(place, *HALF, "--out", "run")
+    return place
 
 
 @pytest.fixture

@@ -11,49 +11,21 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
-from kit.rivers import contents, half_right, rivers
-from safetensors import safe_open
+from kit.rivers import HALF, contents, stored_states
 
-from anchorscope.answers.verdicts import doubtful
+from anchorscope.answers.verdicts import doubtful, safe_cell
 from anchorscope.run_folder.view import RunView
-
-ASKED = (
-    "run", "--model", "model", "--data", "half.jsonl", "--max-tokens", "4", "--resamples", "100",
-    "--fold-seeds", "1", "--dtype", "float32", "--device", "cpu", "--evidence", "none",
-    "--shard", "24", "--threads", "1",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model, 64 questions of which it answers half, and nothing else."""
-    folder = rivers(tmp_path_factory.mktemp("after"))
-    file = half_right(folder)
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    said = pd.read_parquet(folder / "first/samples.parquet").set_index("question")["answer"]
-    for row in rows[1:20:2]:  # ten that are wrong by a letter
-        row["answers"] = [f"{said[row['question']]}x"]
-    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    return folder
 
 
 @pytest.fixture
-def run(here, cli) -> Path:
-    """The finished run; made by the first test that asks for it."""
-    if not (here / "run").exists():
-        code, _, error = cli(*ASKED, "--out", "run")
-        assert code == 0, error
+def place(finished_place: Path) -> Path:
+    """A tiny model, 64 questions of which it answers half, and their run."""
+    return finished_place
+
+
+@pytest.fixture
+def run(here: Path) -> Path:
     return here / "run"
-
-
-def states_of(run: Path, name: str) -> dict[str, np.ndarray]:
-    """The stored states [layer, width] by id, read as the files are."""
-    by_id = {}
-    for path in sorted((run / "states" / name).glob("*.safetensors")):
-        with safe_open(path, framework="numpy") as file:
-            ids = json.loads(file.metadata()["ids"])
-            by_id |= dict(zip(ids, file.get_tensor("states"), strict=True))
-    return by_id
 
 
 def test_doubtful_verdicts_corrected_and_taken_again(run, cli, here):
@@ -73,7 +45,7 @@ def test_doubtful_verdicts_corrected_and_taken_again(run, cli, here):
     code, _, error = cli(*shlex.split(said.splitlines()[-1])[1:])  # the command that it names
     assert code == 0, error
     again = here / "run-corrected"
-    assert cli(*ASKED, "--verdicts", "doubtful.csv", "--out", "fresh")[0] == 0
+    assert cli(*HALF, "--verdicts", "doubtful.csv", "--out", "fresh")[0] == 0
     assert contents(again) == contents(here / "fresh")
     stages = json.loads((again / "run.json").read_text())["stages"]
     assert stages["answers and states"]["tokens"] == 0
@@ -93,7 +65,7 @@ def test_doubtful_verdicts_corrected_and_taken_again(run, cli, here):
     ],
 )
 def test_a_run_that_cannot_be_taken_over(run, cli, here, words, said):
-    code, _, error = cli(*ASKED, *words, "--out", "other")
+    code, _, error = cli(*HALF, *words, "--out", "other")
     assert code == 2 and said in error
     assert not (here / "other").exists()
 
@@ -101,7 +73,7 @@ def test_a_run_that_cannot_be_taken_over(run, cli, here, words, said):
 @pytest.mark.parametrize("name", ["clean", "knockout"])
 def test_exported_states_are_the_runs_own_for_their_own_library(run, cli, here, name):
     probelab = pytest.importorskip("probelab")
-    own = states_of(run, name)
+    own = stored_states(run, name)
     wrong = {s.id: int(s.verdict == "wrong") for s in RunView.open(run).answers if s.usable}
     for to in ("numpy", "hf", "probelab"):
         code, said, error = cli("export", "run", "--to", to, "--out", f"{name}-{to}",
@@ -172,6 +144,4 @@ def test_what_power_cannot_be_asked_for(run, cli):
 
 
 def test_a_cell_that_would_be_computed_is_text():
-    from anchorscope.cli.after_run import _safe_cell
-
-    assert [_safe_cell(t) for t in ("=1+1", "@x", "Paris", "")] == ["'=1+1", "'@x", "Paris", ""]
+    assert [safe_cell(t) for t in ("=1+1", "@x", "Paris", "")] == ["'=1+1", "'@x", "Paris", ""]

@@ -18,7 +18,7 @@ BOTH = pytest.mark.parametrize("name", ["atlas", "atlas-compare"])
 SETS = {"atlas": ATLAS, "atlas-compare": COMPARE}
 
 
-def asked(text: str) -> Question:
+def question_with(text: str) -> Question:
     return next(question for question in (*ATLAS, *COMPARE) if question.text == text)
 
 
@@ -45,20 +45,26 @@ def test_ids_subjects_and_answers_are_whole_and_nothing_was_dropped(name: str) -
 
 
 def test_known_facts() -> None:
-    assert asked("What is the capital of France?").answers == ("Paris",)
-    assert asked("Paris is the capital of which country?").answers[0] == "France"
-    assert asked("What is the currency of Poland?").answers == ("Polish Zloty", "Zloty", "PLN")
-    assert asked("What continent is Kenya in?").answers == ("Africa",)
-    assert asked("What is the chemical symbol of tungsten?").answers == ("W",)
-    assert asked("W is the chemical symbol of which element?").answers == ("tungsten",)
-    assert asked("What is the atomic number of gold?").answers == ("79",)
-    assert asked("What country is Chicago in?").answers[0] == "United States"
-    assert {"USA", "United States", "America"} <= set(asked("What country is Chicago in?").answers)
-    sheffield = asked("What country is Sheffield in?")
+    assert question_with("What is the capital of France?").answers == ("Paris",)
+    assert question_with("Paris is the capital of which country?").answers[0] == "France"
+    assert question_with("What is the currency of Poland?").answers == (
+        "Polish Zloty",
+        "Zloty",
+        "PLN",
+    )
+    assert question_with("What continent is Kenya in?").answers == ("Africa",)
+    assert question_with("What is the chemical symbol of tungsten?").answers == ("W",)
+    assert question_with("W is the chemical symbol of which element?").answers == ("tungsten",)
+    assert question_with("What is the atomic number of gold?").answers == ("79",)
+    assert question_with("What country is Chicago in?").answers[0] == "United States"
+    assert {"USA", "United States", "America"} <= set(
+        question_with("What country is Chicago in?").answers
+    )
+    sheffield = question_with("What country is Sheffield in?")
     assert {"United Kingdom", "UK", "England"} <= set(sheffield.answers)
     assert sheffield.id == "atlas:test:country/2638077"  # GeoNames' number of Sheffield
-    assert "England" in asked("London is the capital of which country?").answers
-    edinburgh = asked("What country is Edinburgh in?").answers
+    assert "England" in question_with("London is the capital of which country?").answers
+    edinburgh = question_with("What country is Edinburgh in?").answers
     assert "Scotland" in edinburgh and "England" not in edinburgh
 
 

@@ -74,8 +74,8 @@ def test_a_detector_finds_its_frame_around_a_question_that_the_frame_holds(tiny_
     examples = [Example(question="A", prompt_ids=ids), Example(question="Who?", prompt_ids=other)]
     bound = bind_prompts(tiny_llama, examples, finder="auto", max_tokens=4)
     assert bound is not None and (bound.before, bound.after) == ("Q: ", "\nA:")
-    said = bound.answer_tokens("Who?", "x<end>y")  # `<end>` ends this tokenizer's texts
-    assert tiny_llama.tokenizer.eos_token_id not in said
+    tokens = bound.answer_tokens("Who?", "x<end>y")  # `<end>` ends this tokenizer's texts
+    assert tiny_llama.tokenizer.eos_token_id not in tokens
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_packed_file_that_unfolds_without_end_is_refused(tmp_path, monkeypatch
         load_questions(tmp_path / "q.jsonl.gz")
 
 
-@pytest.mark.parametrize(("options", "said"), [
+@pytest.mark.parametrize(("options", "message"), [
     ({"folds": "five"}, "folds is 'five'. Accepted: a whole number."),
     ({"layers": 3}, "layers is 3. Accepted: a text."),
     ({"data": ("a", 1)}, "Accepted: a list, each a text."),
@@ -130,8 +130,8 @@ def test_a_packed_file_that_unfolds_without_end_is_refused(tmp_path, monkeypatch
     ({"C": float("inf")}, "C is inf. Accepted: a number above 0."),
     ({"model": "a\ud800"}, "holds a character that no text has"),
 ])  # fmt: skip
-def test_options_of_another_kind_are_refused(options, said):
-    with pytest.raises(UserError, match=said.replace("(", r"\(")):
+def test_options_of_another_kind_are_refused(options, message):
+    with pytest.raises(UserError, match=message.replace("(", r"\(")):
         Config(**options)
 
 
@@ -205,10 +205,3 @@ def test_a_panel_with_a_long_title_has_files_of_a_name_that_a_file_can_have(tmp_
     assert file_name("Llama 3 / 8B") == "delta_p_Llama-3-8B"
     for name in long:
         (tmp_path / f"{name}_strict.png").touch()
-
-
-def test_a_model_called_na_keeps_its_name_in_the_costs_of_a_study(tmp_path):
-    from anchorscope.pipeline.study.study import read_costs
-
-    (tmp_path / "costs.csv").write_text("model,seconds\nNA,1\n007,\n1e5,3\n")
-    assert read_costs(tmp_path / "costs.csv")["model"].tolist() == ["NA", "007", "1e5"]

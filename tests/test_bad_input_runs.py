@@ -33,12 +33,12 @@ def written(folder, content, name="q.jsonl"):
 @pytest.mark.slow
 def test_a_run_over_texts_of_every_kind_is_finished_and_shown(cli, model, tmp_path):
     """Half of the verdicts are given as right; a popularity of NaN is one not known."""
-    asked = [
+    rows = [
         row | {"id": str(n), "popularity": float("nan") if n % 3 else 7.5}
         for n, row in enumerate(odd_rows())
     ]
-    file = written(tmp_path, asked)
-    given = [{"id": f"q:all:{n}", "right": n % 2} for n in range(len(asked))]
+    file = written(tmp_path, rows)
+    given = [{"id": f"q:all:{n}", "right": n % 2} for n in range(len(rows))]
     verdicts = written(tmp_path, given, "v.jsonl")
     out = tmp_path / "run"
     code, _, error = cli("run", "--model", model, "--data", file, "--verdicts", verdicts, "--out",

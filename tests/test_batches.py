@@ -21,10 +21,10 @@ from anchorscope.engine.batches import (
     in_batches,
     room_on,
     set_facts,
+    shard_of,
 )
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
-from anchorscope.pipeline.model import shard_of
 
 # A search for garbage through all that the tests have imported would be most of their time.
 NO_SEARCH = mock.patch("anchorscope.engine.batches.gc.collect")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from kit.plain import plain_states
 
+from anchorscope.answers.prompted import common_prefix, prompts_of
 from anchorscope.datasets import load_questions
 from anchorscope.engine.decode import grow_trunk, read_prefix
 from anchorscope.engine.interventions import TokenPositions
@@ -13,7 +14,6 @@ from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.engine.read import read_batch, row_for
 from anchorscope.models import load_model
-from anchorscope.pipeline.prepare import common_prefix, prompts_of
 from anchorscope.spans.question import find_spans
 
 
@@ -42,9 +42,8 @@ def test_one_pass_equals_passes_cut_up_to_k(bundled, marks):
     with Lease(bundled) as lease:
         prefix = read_prefix(lease, shared)
         prompts = [m.ids[: m.answer_at] for m in marked]
-        trunk = grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
-        how = {"blocks": bundled.blocks, "turn_at": len(prefix), "seed": 0}
-        rows = [row_for(m, n, KNOCKOUT, **how) for n, m in enumerate(marked)]
+        trunk = grow_trunk(lease, prefix, prompts).trunk
+        rows = [row_for(trunk, m, n, KNOCKOUT) for n, m in enumerate(marked)]
         fast = read_batch(lease, trunk, rows)
     assert max(len(row.ids) for row in rows) < min(len(m.ids) for m in marked) / 2
     for k in (1, bundled.blocks // 2, bundled.blocks):

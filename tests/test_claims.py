@@ -137,10 +137,10 @@ def test_the_curves_are_those_of_pandas_pivot_whatever_the_order_of_the_rows():
     for (name, mode), curves in replace(whole, pathways=rows, entity=about).curves.items():
         mine = rows[(rows["dataset"] == name) & (rows["mode"] == mode)]
         table = mine.pivot(index="id", columns="layer")
-        clean, knockout = (table[f"logit_{of}"].to_numpy(float) for of in ("clean", "knockout"))
+        clean, knockout = (table[f"logit_{name}"].to_numpy(float) for name in ("clean", "knockout"))
         effect = np.nan_to_num(delta_p(clean, knockout))
         member = [table["pathway"].to_numpy() == which for which in ("Q", "A")]
-        columns = np.hstack([*member, *(effect * of for of in member)])
+        columns = np.hstack([*member, *(effect * part for part in member)])
         entity = np.array([about.get(id, id) for id in table.index])
         drawn = drawn_sums(columns, seed=0, resamples=200, entity=entity)
         for sums, q, a in (

@@ -15,7 +15,7 @@ from test_layers_of_imports import ORDER
 from typer.main import get_command
 
 from anchorscope.cli import app, main
-from anchorscope.cli.options import read_config
+from anchorscope.config import Config, from_text
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -58,7 +58,7 @@ def parse(words: list[str], group: Any = None) -> None:
     # A command alone, such as `anchorscope figure`, names it; with words it has to be whole.
     params = command.make_context(words[0], words[1:], resilient_parsing=len(words) == 1).params
     if words[0] == "run" and len(words) > 1:
-        read_config({name: given for name, given in params.items() if name != "out"})
+        Config(**{n: from_text(n, given) for n, given in params.items() if n != "out"})
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name != "errors.md"], ids=name_of)
@@ -190,7 +190,9 @@ def test_errors_are_said_as_the_page_has_them(
 def test_python_of_own_data_runs(tmp_path: Path, monkeypatch) -> None:
     code = "\n".join(blocks(ROOT / "docs" / "own-data.md", "python"))
     small = 'out="runs/states", config=anc.Config(resamples=100, folds=3, fold_seeds=1))'
-    assert 'out="runs/states")' in code
+    size = "samples, layers, width = 200, 2, 16"
+    assert 'out="runs/states")' in code and size in code
+    code = code.replace(size, "samples, layers, width = 80, 1, 8")
     monkeypatch.chdir(tmp_path)
     made: dict[str, Any] = {}
     exec(compile(code.replace('out="runs/states")', small), "own-data.md", "exec"), made)
@@ -218,7 +220,7 @@ def test_quick_start_of_serving_runs(tmp_path: Path, monkeypatch) -> None:
     assert install == "pip install 'anchorscope[serve]'"
     words = shlex.split(serve.replace("8000", "0"))
     assert words[:3] == ["anchorscope", "detect", "serve"]
-    with server_process(*words[3:], cwd=tmp_path, OMP_NUM_THREADS="1") as (_, address):
+    with server_process(*words[3:], cwd=tmp_path, OMP_NUM_THREADS="1") as address:
         there = address.removesuffix("/v1")
         code = changed("\n".join(blocks(page, "python"))).replace("http://127.0.0.1:8000", there)
         made: dict[str, Any] = {}

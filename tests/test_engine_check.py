@@ -227,7 +227,7 @@ def test_a_longer_pack_is_tried_once_and_its_rows_are_read_in_smaller_ones_if_wr
 
         def work(rows: list[int]) -> torch.Tensor:
             prompts = [PROMPTS[n] for n in rows]
-            return grow_trunk(lease, prefix, prompts, room=0, head=False).last.states
+            return grow_trunk(lease, prefix, prompts).last.states
 
         work([*range(40)])
         assert facts_of(model.lm).proved == 256  # 240 tokens, none alike
@@ -262,7 +262,7 @@ def test_prompts_longer_than_any_pack_of_the_checks_are_tried_when_they_come():
         ids = tuple(10 + n % 200 for n in range(length))
         with Lease(model) as lease:
             prefix = read_prefix(lease, ids[:-3])
-            return grow_trunk(lease, prefix, [ids], room=0, head=False).last.states
+            return grow_trunk(lease, prefix, [ids]).last.states
 
     assert not states(1400).isnan().any()
     assert facts_of(lm).proved == 1400  # 2,048 would have been wrong

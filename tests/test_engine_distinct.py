@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from kit.engine_samples import CLOSE, PREFIX, SEED, cut_of, engine_states
+from kit.engine_samples import CLOSE, PREFIX, cut_of, engine_states
 from kit.plain import plain_states
 
 from anchorscope.engine.decode import grow_trunk, read_prefix
@@ -86,14 +86,11 @@ def test_what_is_shared_is_fed_once(tiny_llama):
     with Lease(tiny_llama) as lease:
         prefix = read_prefix(lease, PREFIX)
         prompts = [s.ids[: s.answer_at] for s in RELATION]
-        fed, grown = tokens_fed(
-            lease, lambda: grow_trunk(lease, prefix, prompts, room=0, head=False)
-        )
+        fed, grown = tokens_fed(lease, lambda: grow_trunk(lease, prefix, prompts))
         # Three tokens for all, the first subject's first token for two, the rest each its own.
         assert fed == 3 + sum(len(p) - AT - 3 for p in prompts) - 1
-        options = {"blocks": tiny_llama.blocks, "turn_at": AT, "seed": SEED}
         two = RELATION[:5:2]  # subjects of two tokens, other answers
-        rows = [row_for(s, 2 * n, KNOCKOUT, **options) for n, s in enumerate(two)]
+        rows = [row_for(grown.trunk, s, 2 * n, KNOCKOUT) for n, s in enumerate(two)]
         fed, _ = tokens_fed(lease, lambda: read_batch(lease, grown.trunk, rows) is not None)
         assert [len(row.ids) for row in rows] == [3, 4, 4]
         assert fed == 2 + 1 + 3  # the turn's end; one answer of a token; two that begin alike

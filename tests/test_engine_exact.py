@@ -114,6 +114,17 @@ def test_post_takes_the_weight_away_and_leaves_the_others(tiny):
     torch.testing.assert_close(post[0], plain, **CLOSE)
 
 
+@pytest.mark.parametrize("beta", [1.5, -2.0])
+def test_a_boost_is_an_addition_to_the_scores_of_its_edges(tiny, beta):
+    samples = [replace(s, exact_answer=tuple(range(s.answer_at, len(s.ids)))) for s in SAMPLES[:3]]
+    for sample, ours in zip(
+        samples, engine_states(tiny, samples, Intervention(name="b", boost=beta)), strict=True
+    ):
+        edge = lambda q, k, s=sample: q in s.exact_answer and k in s.exact_question  # noqa: E731
+        plain = plain_scores(tiny, sample.ids, edge, Change(added=beta))
+        torch.testing.assert_close(ours, plain, **CLOSE)
+
+
 def test_answers_equal_those_of_generate(tiny):
     """Tokens, log-probabilities and the states caught on the way, against transformers."""
     prompts = [s.ids[: s.answer_at] for s in SAMPLES]
@@ -150,7 +161,7 @@ def test_states_at_one_more_position_are_those_of_a_pass_that_ends_there(tiny):
     with Lease(tiny) as lease:
         prefix = read_prefix(lease, PREFIX)
         prompts = [s.ids[: s.answer_at] for s in SAMPLES]
-        grown = grow_trunk(lease, prefix, prompts, room=0, head=False, extra_position=ends)
+        grown = grow_trunk(lease, prefix, prompts, extra_position=ends)
     short = [s.ids[: end + 1] for s, end in zip(SAMPLES, ends, strict=True)]
     torch.testing.assert_close(grown.last.extra, plain_states(tiny, short), **CLOSE)
     torch.testing.assert_close(grown.last.states, plain_states(tiny, prompts), **CLOSE)

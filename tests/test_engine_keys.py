@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -29,15 +31,15 @@ def test_where_a_row_starts():
 def test_a_row_holds_no_key_that_no_token_sees():
     """Behind a gap in E_Q: cut in a part of the model or after the softmax, it is seen."""
     sample, start = SAMPLES[1], len(PREFIX) + 4
-    options = {"blocks": 4, "turn_at": len(PREFIX), "seed": SEED}
+    trunk: Any = SimpleNamespace(prefix=PREFIX, pairs=range(4))
     behind = {len(PREFIX) + 9, len(PREFIX) + 10}
     whole = tuple(range(start, len(sample.ids)))
-    row = row_for(sample, 0, KNOCKOUT, **options)
+    row = row_for(trunk, sample, 0, KNOCKOUT, seed=SEED)
     assert row.at == tuple(at for at in whole if at not in behind)
     assert row.ids == tuple(sample.ids[at] for at in row.at)
     for part in ({"where": "post"}, {"layers": "window:2"}, {"layers": "single"},
                  {"heads": ((1, 0),)}, {"heads": ()}):  # fmt: skip
-        row = row_for(sample, 0, Intervention(name="part", **part), **options)
+        row = row_for(trunk, sample, 0, Intervention(name="part", **part), seed=SEED)
         assert row.at == whole and row.ids == sample.ids[start:]
 
 
@@ -89,7 +91,7 @@ def test_attention_mass_is_that_of_eager_attention(tiny):
     with Lease(tiny) as lease:
         front = read_prefix(lease, PREFIX)
         prompts = [s.ids[: s.answer_at] for s in SAMPLES]
-        trunk = grow_trunk(lease, front, prompts, room=0, head=False).trunk
+        trunk = grow_trunk(lease, front, prompts).trunk
         found = with_mass(lease, trunk, SAMPLES, budget=Budget(20))
     for sample, given in zip(SAMPLES, found, strict=True):
         assert given.mass == pytest.approx(eager_mass(tiny, sample.ids), abs=1e-5)

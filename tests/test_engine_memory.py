@@ -40,7 +40,7 @@ def test_states_of_answers_are_within_the_bound(tmp_path, cli, monkeypatch, size
     monkeypatch.setattr("anchorscope.engine.batches.all_memory", lambda: memory)
     place = rivers(tmp_path)
     monkeypatch.chdir(place)
-    code, _, error = cli(*COLLECT, "--max-tokens", "1024", "--shots", "0")
+    code, _, error = cli(*COLLECT, "--max-tokens", "256", "--shots", "0")
     assert code == 0, error
     stages = json.loads((place / "run/run.json").read_text())["stages"]
     assert not any("halved" in stage for stage in stages.values())
@@ -49,7 +49,7 @@ def test_states_of_answers_are_within_the_bound(tmp_path, cli, monkeypatch, size
     model = load_model(tiny_lm("llama"), tokenizer=tiny_tokenizer())
     assert answers and states_bytes(model, 5) == 5 * STATE
     for rows, positions in answers:
-        assert rows == 1 or rows * ((positions + 1024) * KEYS + 1024 * STATE) <= bound
+        assert rows == 1 or rows * ((positions + 256) * KEYS + 256 * STATE) <= bound
 
 
 @pytest.mark.parametrize(("apart", "rows"), [(False, 5), (True, 9)])

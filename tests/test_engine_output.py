@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -23,10 +25,11 @@ def engine_outputs(model, cuts, *, budget=64):
     with Lease(model) as lease:
         front = read_prefix(lease, PREFIX)
         prompts = [mark.ids[: mark.answer_at] for mark in SAMPLES]
-        trunk = grow_trunk(lease, front, prompts, room=0, head=False).trunk
-        options = {"blocks": model.blocks, "turn_at": len(front), "seed": SEED}
+        trunk = grow_trunk(lease, front, prompts).trunk
         rows = [
-            unchanged_row(mark, n, cut) if cut.heads == () else row_for(mark, n, cut, **options)
+            unchanged_row(mark, n, cut)
+            if cut.heads == ()
+            else row_for(trunk, mark, n, cut, seed=SEED)
             for cut in cuts
             for n, mark in enumerate(SAMPLES)
         ]
@@ -74,12 +77,12 @@ def test_output_does_not_depend_on_what_shares_a_batch(tiny_llama):
     torch.testing.assert_close(alone, together, atol=1e-4, rtol=0)
 
 
-def test_a_cut_up_to_the_answer_still_tells_its_first_word(tiny_llama):
+def test_a_cut_up_to_the_answer_still_tells_its_first_word():
     """The last token of the prompt may be cut from the answer: it is read all the same."""
     mark = SAMPLES[4]
     assert mark.answer_at - 1 in mark.exact_question
-    options = {"blocks": tiny_llama.blocks, "turn_at": len(PREFIX), "seed": SEED}
-    row = row_for(mark, 0, KNOCKOUT, **options)
+    trunk: Any = SimpleNamespace(prefix=PREFIX, pairs=range(4))
+    row = row_for(trunk, mark, 0, KNOCKOUT)
     assert mark.answer_at - 1 in row.at and row.answer == len(mark.ids) - mark.answer_at
 
 

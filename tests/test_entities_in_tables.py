@@ -46,7 +46,7 @@ LOGITS = {
 }
 
 
-def asked(times: int, *, named: bool) -> Readings:
+def repeated(times: int, *, named: bool) -> Readings:
     """Readings in which every question stands `times` times, its entity known or not."""
     rows = np.repeat(np.arange(N), times)
     return Readings(
@@ -54,7 +54,7 @@ def asked(times: int, *, named: bool) -> Readings:
         z=Z[rows],
         fold=FOLD[rows],
         probes=("paper", "a", "b"),
-        logits={name: of[:, rows] for name, of in LOGITS.items()},
+        logits={name: values[:, rows] for name, values in LOGITS.items()},
         entity=np.array([f"thing {row}" for row in rows]) if named else None,
     )
 
@@ -93,9 +93,11 @@ def detectors(readings: Readings) -> pd.DataFrame:
 
 def awareness(readings: Readings) -> pd.DataFrame:
     rows = rows_of(readings)
-    known = Covariates(POPULARITY[rows], np.ones(len(rows)))
+    covariates = Covariates(POPULARITY[rows], np.ones(len(rows)))
     states = {"clean": STATES[rows][:, None]}
-    return awareness_tables(inputs_for(readings, covariates=known, states=states), 1)["awareness"]
+    return awareness_tables(inputs_for(readings, covariates=covariates, states=states), 1)[
+        "awareness"
+    ]
 
 
 def question_probe(readings: Readings) -> pd.DataFrame:
@@ -139,8 +141,8 @@ def widths(name: str, readings: Readings) -> np.ndarray:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_question_asked_twice_narrows_no_interval(name: str):
-    once, twice = (widths(name, asked(times, named=True)) for times in (1, 2))
-    fooled = widths(name, asked(2, named=False))
+    once, twice = (widths(name, repeated(times, named=True)) for times in (1, 2))
+    fooled = widths(name, repeated(2, named=False))
     assert len(once) == len(twice) == len(fooled) > 0
     assert np.median(twice / once) == pytest.approx(1.0, abs=0.09)
     if name not in ("awareness", "question probe"):  # their classifiers learn from the copies too
@@ -150,7 +152,7 @@ def test_a_question_asked_twice_narrows_no_interval(name: str):
 def test_a_refit_takes_entities():
     widths = {}
     for times, named in ((1, True), (2, True), (2, False)):
-        readings = asked(times, named=named)
+        readings = repeated(times, named=named)
         states = tuple(values[rows_of(readings)] for values in (STATES, KNOCKED))
         options = {"config": Config(), "entity": readings.entity}
         found = refit_columns(states, readings, 1, **options)
@@ -161,8 +163,8 @@ def test_a_refit_takes_entities():
 
 def test_the_curves_of_the_claims_draw_entities():
     spread = []
-    for readings, named in ((asked(1, named=True), True), (asked(2, named=True), True),
-                            (asked(2, named=True), False)):  # fmt: skip
+    for readings, named in ((repeated(1, named=True), True), (repeated(2, named=True), True),
+                            (repeated(2, named=True), False)):  # fmt: skip
         inputs = ClaimInputs("m", 1.0, {"d": "D"}, pathways_table(readings, dataset="d"),
                              pd.DataFrame(), pd.DataFrame(), {},
                              entity=readings.entity_by_id if named else {})  # fmt: skip
@@ -175,7 +177,7 @@ def test_a_test_that_takes_questions_as_independent_gives_way():
     """Fisher's p of doubled answers would be far smaller than that of the answers themselves."""
     p = {}
     for times, named in ((1, True), (2, True), (2, False)):
-        readings = asked(times, named=named)
+        readings = repeated(times, named=named)
         table = boundary(readings)
         keep = (table["pathway"] == "Q-A") & (table["mode"] == "paper") & (table["subset"] == "all")
         p[times, named] = table[keep].set_index("measure").loc["popularity", "p"]

@@ -80,11 +80,10 @@ def test_all_heads_of_some_blocks_are_the_knockout_of_these_blocks(tiny):
         prefix = prefix_of(lease, samples)
         table = sweep(lease, prefix, samples, {s.id: sets for s in samples}, probe)
         prompts = [s.prompt_ids for s in samples]
-        trunk = grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
-        how = {"blocks": tiny.blocks, "turn_at": len(prefix), "seed": 0}
+        trunk = grow_trunk(lease, prefix, prompts).trunk
         for cut, name in (("single", "block"), ("cumulative", "all")):
             intervention = Intervention(name=cut, layers=cut)
-            rows = [row_for(marked(s), n, intervention, **how) for n, s in enumerate(samples)]
+            rows = [row_for(trunk, marked(s), n, intervention) for n, s in enumerate(samples)]
             for batch, states in read_rows(lease, trunk, rows, budget=Budget(1000)):
                 ids = [samples[row.number].id for row in batch]
                 full = probe.logits(ids, states).numpy()
@@ -118,7 +117,7 @@ def test_the_top_heads_of_a_question_are_ranked_on_the_other_half():
         for head in range(5)
     ]  # fmt: skip
     sets = by_other_half(pd.DataFrame(rows), ["a", "b", "c", "d"])
-    heads = {id: {head for _, head in of[0].heads} for id, of in sets.items()}
+    heads = {id: {head for _, head in own[0].heads} for id, own in sets.items()}
     assert heads["a"] == heads["c"] == {0, 1, 2, 3}
     assert heads["b"] == heads["d"] == {1, 2, 3, 4}
     assert by_other_half(pd.DataFrame(rows), ["a"]) == {}

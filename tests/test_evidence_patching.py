@@ -86,16 +86,16 @@ def test_all_spans_are_patched_where_the_donor_has_as_many(tiny_llama):
     assert not alone.set_index("kind").loc["matched", "whole"]
 
 
-def test_a_self_patch_gives_the_same_tokens_and_the_clean_states(tiny):
-    samples = known(tiny)
+def test_a_self_patch_gives_the_same_tokens_and_the_clean_states(tiny_llama):
+    samples = known(tiny_llama)
     donors = choose_donors(samples, seed=0)
-    sequences, _ = patches(asking(tiny), samples, donors, {s.id: s for s in samples})
+    sequences, _ = patches(asking(tiny_llama), samples, donors, {s.id: s for s in samples})
     own = sequences["patch-self"]
     assert own == {s.id: s.prompt_ids + s.answer.token_ids for s in samples}
-    with Lease(tiny) as lease:
+    with Lease(tiny_llama) as lease:
         prefix = prefix_of(lease, samples)
         ours = read_ends(lease, prefix, own, budget=Budget.of(lease.model))
-    clean = plain_states(tiny, list(own.values()))
+    clean = plain_states(tiny_llama, list(own.values()))
     ours = torch.tensor(np.stack([ours[id] for id in own])).float()
     assert ((ours - clean).abs().amax() / clean.abs().amax()) < 1e-3  # stored in half precision
 
@@ -122,18 +122,18 @@ def test_the_control_replaces_as_many_tokens_outside_the_exact_ones(tiny_llama):
     assert other_tokens(whole, sample, seed=0) is None
 
 
-def test_a_sequence_that_leaves_the_prefix_is_read_with_what_it_shares(tiny):
-    samples = known(tiny)
+def test_a_sequence_that_leaves_the_prefix_is_read_with_what_it_shares(tiny_llama):
+    samples = known(tiny_llama)
     whole = {s.id: s.prompt_ids + written(s) for s in samples}
     strange = dict(zip(whole, (list(ids) for ids in whole.values()), strict=True))
     first, second, third, *_ = strange
     strange[first][4] = strange[second][0] = 77
     strange[third] = strange[third][:9]  # shorter than the prefix
-    with Lease(tiny) as lease:
+    with Lease(tiny_llama) as lease:
         prefix = prefix_of(lease, samples)
         assert len(prefix) > 9
         ours = read_ends(lease, prefix, strange, budget=Budget.of(lease.model))
-    plain = plain_states(tiny, list(strange.values()))
+    plain = plain_states(tiny_llama, list(strange.values()))
     ours = torch.tensor(np.stack(list(ours.values()))).float()
     assert ((ours - plain).abs().amax() / plain.abs().amax()) < 1e-3
 
@@ -167,8 +167,8 @@ def test_patching_flips_the_planted_model_and_the_controls_do_not(planted):
     donors = pd.concat([pd.read_parquet(file) for file in files])
     verdict = {s.id: s.verdict for s in samples}
     for kind in ("matched", "random"):
-        of = donors[donors["kind"] == kind].set_index("id")["donor"]
-        other = np.array([verdict[of[id]] != verdict[id] for id in ids])
+        donor = donors[donors["kind"] == kind].set_index("id")["donor"]
+        other = np.array([verdict[donor[id]] != verdict[id] for id in ids])
         assert other.any() and not other.all()
         np.testing.assert_array_equal(flips(clean, logits(f"patch-{kind}")), other)
     assert not flips(clean, logits("patch-other")).any()
@@ -182,7 +182,7 @@ def test_the_matched_donor_is_the_nearest_of_its_relation(tiny_llama):
     assert tea.donor == "made:test:2" and tea.same_relation
     assert tea.popularity_gap == pytest.approx(np.log10(1.2))
     zinc = matched["made:test:5"]
-    assert not zinc.same_relation and zinc.donor != "made:test:5"  # nobody shares its relation
+    assert not zinc.same_relation and zinc.donor != "made:test:5"  # no other shares its relation
     assert np.isnan(matched["made:test:6"].popularity_gap)
 
 

@@ -1,28 +1,22 @@
-"""Saliency and reweighting, exactly, against stock attention over whole prompts."""
+"""Saliency, exactly, against stock attention over whole prompts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
-from kit.plain_scores import Change, plain_scores
 from kit.planted import made, random_probe
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.decode import grow_trunk
-from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.interventions import positions_of as marked
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import KNOCKOUT
-from anchorscope.engine.read import read_batch, row_for
 from anchorscope.evidence.saliency import saliency
 from anchorscope.evidence.shards import prefix_of
 from anchorscope.models import load_model
 
-CLOSE = {"atol": 1e-4, "rtol": 0}
 LAYER = 3
 
 
@@ -43,7 +37,7 @@ def engine_saliency(model, samples, probe, *, budget=10_000):
     with Lease(model) as lease:
         prefix = prefix_of(lease, samples)
         prompts = [s.prompt_ids for s in samples]
-        trunk = grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
+        trunk = grow_trunk(lease, prefix, prompts).trunk
         wrong = [int(s.verdict == "wrong") for s in samples]
         marks = [marked(s) for s in samples]
         return saliency(lease, trunk, marks, wrong, probe, budget=Budget(budget))
@@ -125,37 +119,3 @@ def test_nothing_stays_behind(tiny_llama):
     assert lm.config._attn_implementation == before
     with Lease(tiny_llama) as lease:
         assert not prefix_of(lease, samples).pairs[0][0].requires_grad
-
-
-def boosted(model, samples, intervention):
-    """States [sample, layer, width] by the engine, and the rows' own clean ones."""
-    with Lease(model) as lease:
-        prefix = prefix_of(lease, samples)
-        prompts = [s.prompt_ids for s in samples]
-        trunk = grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
-        how = {"blocks": model.blocks, "turn_at": len(prefix), "seed": 0}
-        rows = [row_for(marked(s), n, intervention, **how) for n, s in enumerate(samples)]
-        clean = [replace(row, blocks=range(0)) for row in rows]
-        knocked = [row_for(marked(s), n, KNOCKOUT, **how) for n, s in enumerate(samples)]
-        mixed = read_batch(lease, trunk, [*knocked, *rows])
-        count = len(samples)
-        return read_batch(lease, trunk, rows), read_batch(lease, trunk, clean), mixed[count:]
-
-
-@pytest.mark.parametrize("beta", [1.5, -2.0])
-def test_a_boost_is_an_addition_to_the_scores_of_its_edges(tiny, beta):
-    samples = samples_of(tiny)
-    ours, clean, mixed = boosted(tiny, samples, Intervention(name="b", boost=beta))
-    plain = []
-    for sample in samples:
-        edge = lambda q, k, s=sample: q in s.exact_answer and k in s.exact_question  # noqa: E731
-        plain.append(plain_scores(tiny, marked(sample).ids, edge, Change(added=beta)))
-    plain = torch.stack(plain)
-    torch.testing.assert_close(ours, plain, **CLOSE)
-    torch.testing.assert_close(mixed, plain, **CLOSE)  # also beside knockouts in one batch
-    assert ((ours - clean)[:2].abs().amax(dim=(1, 2)) > 1e-3).all()
-
-
-def test_a_boost_of_nothing_changes_nothing_bit_for_bit(tiny):
-    ours, clean, _ = boosted(tiny, samples_of(tiny), Intervention(name="b", boost=0.0))
-    assert torch.equal(ours, clean)

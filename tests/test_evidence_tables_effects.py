@@ -92,7 +92,7 @@ def test_every_patching_number_stands_beside_what_rounding_alone_flips(readings:
     for name in ("patch-matched", "patch-other", "patch-self"):
         found = row(table, layer=2, mode="paper", subset="all", pathway="Q", intervention=name)
         assert found["floor"] == pytest.approx(floor)
-    without = {name: of for name, of in rounded.logits.items() if name != "patch-self"}
+    without = {name: own for name, own in rounded.logits.items() if name != "patch-self"}
     assert patching_table(inputs_for(replace(rounded, logits=without)))["floor"].isna().all()
 
 
@@ -113,8 +113,10 @@ def test_a_patch_and_its_control_are_compared_as_pairs(readings: Readings):
     assert found["gap"] == pytest.approx(beyond[q & known].mean() - beyond[~q & known].mean())
 
     def share(name: str, pathway: str) -> Estimate:
-        of = row(shares, layer=2, mode="strict", subset="all", pathway=pathway, intervention=name)
-        return Estimate(of["flip_rate"], of["flip_low"], of["flip_high"], of["n"])
+        found = row(
+            shares, layer=2, mode="strict", subset="all", pathway=pathway, intervention=name
+        )
+        return Estimate(*(found[name] for name in ("flip_rate", "flip_low", "flip_high", "n")))
 
     gaps = [difference(share(n, "Q"), share(n, "A")) for n in ("patch-matched", "patch-other")]
     apart = difference(*gaps)

@@ -137,7 +137,7 @@ def test_agreement_is_spearmans_over_single_heads():
     assert (found["dataset_a"], found["dataset_b"], found["n"]) == ("a", "b", 20)
     assert found["spearman"] == pytest.approx(spearmanr(one.ravel(), other.ravel()).statistic)
     assert found["low"] < found["spearman"] < found["high"] <= 1
-    assert heads_agreement(tables[0]).empty  # one dataset has nobody to agree with
+    assert heads_agreement(tables[0]).empty  # one dataset has none to agree with
 
 
 def test_spearman_with_ties_and_too_few():

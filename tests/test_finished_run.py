@@ -9,25 +9,22 @@ import signal
 from pathlib import Path
 
 import pytest
-from kit.rivers import rivers, run_here
+from kit.rivers import HALF, main_in
 from kit.tiny import tiny_lm
 from torture.commands import a_file_of_each_kind
 
-from anchorscope.errors import UserError
 from anchorscope.run_folder.store import Store
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
-    """A folder with a model, questions, and the finished run `run`."""
-    place = rivers(tmp_path_factory.mktemp("finished"))
-    run_here(place, "run")
-    return place
-
-
 @pytest.fixture
-def run(place, tmp_path) -> Path:
-    return Path(shutil.copytree(place, tmp_path / "place")) / "run"
+def run(finished_place, tmp_path) -> Path:
+    """The finished run in a copy of its place."""
+    return Path(shutil.copytree(finished_place, tmp_path / "place")) / "run"
+
+
+def again(run: Path) -> None:
+    """The same command once more."""
+    main_in(run.parent, *HALF, "--out", "run")
 
 
 def wrong_names(cli, run: Path) -> set[str]:
@@ -81,18 +78,19 @@ def test_the_same_command_restores_what_a_finished_run_lost(cli, run):
     store.relist()
     assert wrong_names(cli, run) == set()
     before = files(run)
-    for name in ("report.html", "figures/delta_p.png", "probes/asked/probes.json",
+    for name in ("report.html", "figures/delta_p.png", "probes/half/probes.json",
                  "tables/layers.csv", "markers/states/clean/00001.safetensors.json",
-                 "states/knockout/00000.safetensors"):  # fmt: skip
+                 "states/knockout/00000.safetensors",
+                 "outputs/neutral/00001.parquet"):  # fmt: skip
         (run / name).unlink()
-    flipped = run / "probes/asked/probes.safetensors"
+    flipped = run / "probes/half/probes.safetensors"
     flipped.write_bytes(flipped.read_bytes()[:-1] + b"\x01")
     other.write_text("detector,auroc\nprobe,0.9\n")
-    run_here(run.parent, "run")
+    again(run)
     assert wrong_names(cli, run) == {"tables/detectors.csv"}
     after = files(run)
     assert set(after) == set(before)
-    parts = ("answers", "states", "tables", "probes", "markers")
+    parts = ("answers", "states", "outputs", "tables", "probes", "markers")
     kept = [n for n in before if n.startswith(parts) and "report.html" not in n]  # it has seconds
     assert [name for name in kept if before[name] != after[name]] == ["tables/detectors.csv"]
 
@@ -101,37 +99,36 @@ def test_lost_markers_are_restored_without_the_model(cli, run):
     before = files(run)
     shutil.rmtree(run / "markers")
     shutil.rmtree(run.parent / "model")
-    run_here(run.parent, "run")
+    again(run)
     assert wrong_names(cli, run) == set() and files(run) == before
 
 
-def test_other_weights_under_the_same_name_are_refused(run):
+def test_other_weights_under_the_same_name_are_refused(run, monkeypatch, cli):
     """A run that lacks a file goes on, and the model's file is another by now."""
     (run / "states/knockout/00000.safetensors").unlink()
     tiny_lm("llama", 1).save_pretrained(run.parent / "model")
-    with pytest.raises(UserError, match="was begun with other weights or another dtype"):
-        run_here(run.parent, "run")
-    tiny_lm("llama", 0).save_pretrained(run.parent / "model")
-    run_here(run.parent, "run")
-    assert (run / "states/knockout/00000.safetensors").is_file()
+    monkeypatch.chdir(run.parent)
+    code, _, error = cli(*HALF, "--out", "run")
+    assert code == 2 and "was begun with other weights or another dtype" in error
 
 
 def test_a_killed_process_of_the_analysis_is_one_sentence_and_the_run_continues(
-    place, tmp_path, monkeypatch, cli
+    run, monkeypatch, cli
 ):
     """As a system that is short of memory ends it: with SIGKILL, and from outside."""
-    place, parent = Path(shutil.copytree(place, tmp_path / "place")), os.getpid()
-    shutil.rmtree(place / "run/tables")  # so that the analysis is made again
+    parent = os.getpid()
+    shutil.rmtree(run / "tables")  # so that the analysis is made again
 
     def killed(*given: object, **options: object) -> None:
         assert os.getpid() != parent
         os.kill(os.getpid(), signal.SIGKILL)
 
+    monkeypatch.chdir(run.parent)
     monkeypatch.setattr("anchorscope.parallel.default_workers", lambda: 2)
     with monkeypatch.context() as patch:
-        patch.setattr("anchorscope.pipeline.variants.probes_of_layer", killed)
-        with pytest.raises(UserError, match="A process of the analysis was killed") as error:
-            run_here(place, "run")
-    assert "LOKY_MAX_CPU_COUNT" in str(error.value)
-    run_here(place, "run")
-    assert wrong_names(cli, place / "run") == set()
+        patch.setattr("anchorscope.probes.cross_fit.fit_and_read_layer", killed)
+        code, _, error = cli(*HALF, "--out", "run")
+    assert code == 2 and "A process of the analysis was killed" in error
+    assert "LOKY_MAX_CPU_COUNT" in error
+    again(run)
+    assert wrong_names(cli, run) == set()

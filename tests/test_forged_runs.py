@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from kit.forged_runs import FORGERIES, forged
-from kit.rivers import rivers, run_here
 
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView
@@ -21,9 +20,9 @@ READ = ("samples", "answers", "layers", "probes", "controls", "strict", "finding
         "spans", "pathways")  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    return run_here(rivers(tmp_path_factory.mktemp("forged")), "run")
+@pytest.fixture
+def run(finished_place: Path) -> Path:
+    return finished_place / "run"
 
 
 def commands(run: Path) -> list[tuple[object, ...]]:
@@ -68,7 +67,7 @@ def test_no_table_of_a_forged_folder_ends_in_a_traceback(run, tmp_path, name):
             read()
         except UserError as error:
             refused[part] = str(error)
-    assert all(str(copy) in said or "samples.parquet" in said for said in refused.values())
+    assert all(str(copy) in message or "samples.parquet" in message for message in refused.values())
     part = name.split(":")[0]
     of_another = "of another" in name and part != "findings"
     if part in READ and not name.endswith(HARMLESS) and not of_another:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -19,11 +18,11 @@ import anchorscope
 from anchorscope.pipeline import analyse, executor
 
 DATA = ("north", "south")
-ASKED = (
+RUN = (
     "run", "--model", "model", "--data", ",".join(f"{name}.jsonl" for name in DATA),
     "--verdicts", "verdicts.jsonl", "--limit", "all", "--max-tokens", "4", "--resamples", "100",
     "--fold-seeds", "1", "--folds", "3", "--dtype", "float32", "--device", "cpu", "--prompt",
-    "text", "--shard", "30", "--threads", "1",
+    "text", "--shard", "22", "--threads", "1", "--evidence", "none",
 )  # fmt: skip
 
 
@@ -33,14 +32,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, draw, verdicts = rivers(tmp_path_factory.mktemp("overlap")), random.Random(0), []
     for name in DATA:
         sounds = [a + b for a in "bcdfglmnprst" for b in "aeiou"]
-        names = ["".join(draw.sample(sounds, 3)) for _ in range(60)]
+        names = ["".join(draw.sample(sounds, 3)) for _ in range(44)]
         rows = [
-            {"id": of, "question": f"Where does the river {of.title()} end?", "answers": ["sea"],
-             "subject": of.title()}
-            for of in names
+            {"id": river, "question": f"Where does the river {river.title()} end?",
+             "answers": ["sea"], "subject": river.title()}
+            for river in names
         ]  # fmt: skip
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-        verdicts += [{"id": f"{name}:all:{of}", "right": n % 2} for n, of in enumerate(names)]
+        verdicts += [{"id": f"{name}:all:{each}", "right": n % 2} for n, each in enumerate(names)]
     text = "\n".join(map(json.dumps, verdicts))
     (folder / "verdicts.jsonl").write_text(text, encoding="utf-8")
     return folder
@@ -50,7 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def apart(here, cli) -> Path:
     """The run that analyses when all is read; made by the first test that needs it."""
     if not (here / "apart").exists():
-        code, _, error = cli(*ASKED, "--out", "apart")
+        code, _, error = cli(*RUN, "--out", "apart")
         assert code == 0, error
     return here / "apart"
 
@@ -64,7 +63,7 @@ def test_overlapped_analysis_writes_the_same_bytes(apart, here, cli, monkeypatch
     """Every table, probe and sample, all of it made by the other process."""
     monkeypatch.setattr(executor, "_cores_are_idle", lambda run: True)
     monkeypatch.setattr(analyse, "train_probes", None)  # this process cannot
-    code, _, error = cli(*ASKED, "--out", "overlapped")
+    code, _, error = cli(*RUN, "--out", "overlapped")
     assert code == 0, error
     assert results(here / "overlapped") == results(apart)
 
@@ -74,7 +73,7 @@ def test_a_dataset_that_cannot_be_analysed_is_one_sentence(here, cli, monkeypatc
     lines = (here / "verdicts.jsonl").read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if "north" not in line]
     (here / "right.jsonl").write_text("\n".join(kept), encoding="utf-8")
-    words = [word.replace("verdicts.jsonl", "right.jsonl") for word in ASKED]
+    words = [word.replace("verdicts.jsonl", "right.jsonl") for word in RUN]
     monkeypatch.setattr(executor, "_cores_are_idle", lambda run: True)
     code, _, error = cli(*words, "--out", "failed")
     assert code == 2
@@ -84,46 +83,36 @@ def test_a_dataset_that_cannot_be_analysed_is_one_sentence(here, cli, monkeypatc
 
 
 OVERLAPPED = """
-import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+import time
 from anchorscope.cli import main
 from anchorscope.pipeline import executor, read_states
 executor._cores_are_idle = lambda run: True
-read = read_states.ShardReader.read
-def slowly(self, shard):
+read = read_states.Worker.read
+def slowly(self, *, shard, **given):
     if shard.number == 3:
         time.sleep(300)  # a model that is far slower than the analysis
-    return read(self, shard)
-read_states.ShardReader.read = slowly
+    return read(self, shard=shard, **given)
+read_states.Worker.read = slowly
 main()
 """
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL])
-def test_resume_after_an_end_while_both_go_on_is_byte_equal(apart, here, cli, number):
-    """Ended when the first dataset's probes are there: nothing is lost, no process is left."""
+def test_resume_after_a_kill_while_both_go_on_is_byte_equal(apart, here, cli):
+    """Killed when the first dataset's probes are there: nothing is lost."""
     environment = os.environ | {"PYTHONPATH": str(Path(anchorscope.__file__).parents[1])}
-    out, printed = here / f"ended-{number.name}", here / f"printed-{number.name}.txt"
-    command = [sys.executable, "-c", OVERLAPPED, *ASKED, "--out", out.name]
-    with printed.open("w") as file:
-        how = {"cwd": here, "env": environment, "stdout": file, "stderr": file}
-        process = subprocess.Popen(command, **how, start_new_session=True)
-    while process.poll() is None and not list((out / "probes").glob("north/*.json")):
+    command = [sys.executable, "-c", OVERLAPPED, *RUN, "--out", "killed"]
+    process = subprocess.Popen(command, cwd=here, env=environment, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not list((here / "killed/probes").glob("north/*.json")):
         time.sleep(0.05)
     workers = psutil.Process(process.pid).children(recursive=True)
     assert workers
-    if number == signal.SIGINT:
-        os.killpg(process.pid, number)  # as Ctrl-C in a terminal: the workers hear it too
-    else:
-        process.send_signal(number)
+    process.kill()
     process.wait(timeout=120)
-    assert "Traceback" not in printed.read_text(encoding="utf-8")
-    if number == signal.SIGKILL:  # nobody was there to end them
-        for worker in workers:
-            worker.kill()
+    for worker in workers:
+        worker.kill()
     assert psutil.wait_procs(workers, timeout=60)[1] == []
-    code, _, error = cli(*ASKED, "--out", out.name)
+    code, _, error = cli(*RUN, "--out", "killed")
     assert code == 0, error
-    assert results(out) == results(apart)
+    assert results(here / "killed") == results(apart)

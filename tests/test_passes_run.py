@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,34 +9,23 @@ import pandas as pd
 import pytest
 import torch
 from kit.plain import plain_logits, plain_states
-from kit.rivers import anchorscope_in, finish, half_right, rivers, stored_states
+from kit.rivers import stored_states
 
+from anchorscope.answers.prompted import prompts_of, retest_prompts
 from anchorscope.datasets.source import GENERAL_AGAIN
 from anchorscope.evidence.output import associated_table, output_table
 from anchorscope.models import Model, load_model
-from anchorscope.pipeline import prepare
 from anchorscope.records import Question, QuestionSet
 from anchorscope.run_folder.table_columns import OUTPUT, OUTPUT_ROWS
 from anchorscope.spans.question import find_spans
 
 PASSES = ("knockout", "neutral", "content", "question", "answer-only", "retest", "retest-knockout")
-OPTIONS = ["--model", "model", "--data", "half.jsonl", "--max-tokens", "4", "--shard", "24",
-           "--resamples", "100", "--fold-seeds", "1", "--folds", "3", "--dtype", "float32",
-           "--device", "cpu", "--prompt", "text", "--evidence", "none",
-           "--threads", "1"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def place(finished_place) -> Path:
     """Sixty-four rivers; every fourth question has nothing in it but subject and property."""
-    place = rivers(tmp_path_factory.mktemp("passes"))
-    file = half_right(place)
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    for row in rows[1::4]:  # not those with the model's own answer
-        row["question"] = f"Where does {row['subject']} end?"
-    file.write_text("\n".join(map(json.dumps, rows)))
-    finish(anchorscope_in(place, "run", *OPTIONS, "--out", "run"))
-    return place
+    return finished_place
 
 
 @pytest.fixture(scope="module")
@@ -168,16 +156,6 @@ def test_output_csv_holds_the_change_of_the_answers_own_probability(place, sampl
     assert set(associated["verdict"]) == {"right", "wrong"}
 
 
-def test_a_lost_output_is_made_again_to_the_last_byte(place):
-    run = place / "run"
-    file = run / "outputs" / "neutral" / "00001.parquet"
-    before, table = file.read_bytes(), (run / "tables" / "output.csv").read_bytes()
-    file.unlink()
-    finish(anchorscope_in(place, "run", *OPTIONS, "--out", "run"))
-    assert file.read_bytes() == before
-    assert (run / "tables" / "output.csv").read_bytes() == table
-
-
 def test_at_most_five_hundred_questions_are_read_again_whatever_their_order(model):
     questions = [
         Question(id=f"d:{n}", dataset="d", text=f"Where is lake {n}?", answers=("a",),
@@ -188,8 +166,8 @@ def test_at_most_five_hundred_questions_are_read_again_whatever_their_order(mode
     def chosen(some: list[Question]) -> set[str]:
         sets = QuestionSet(name="d", title="D", questions=tuple(some), shots=())
         spans = find_spans(some, finder="auto")
-        first = prepare.prompts_of(model, sets, spans, style="text", shots=0)
-        again = prepare.retest_prompts(model, sets, first, style="text", shots=0)
+        first = prompts_of(model, sets, spans, style="text", shots=0)
+        again = retest_prompts(model, sets, first, style="text", shots=0)
         return {prompt.question.id for prompt in again}
 
     assert len(chosen(questions)) == 500

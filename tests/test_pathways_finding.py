@@ -135,6 +135,31 @@ def test_what_the_control_does_as_well_is_no_effect():
     assert (found.points.value, found.flips.value) == (0, 0) and not found.shown
 
 
+def test_a_control_that_takes_belief_away_cannot_tell_of_no_effect():
+    band = made_band(n=N, lost=0.5)
+    control = {
+        **band.logits,
+        "neutral": band.logits["knockout"],
+        "question": band.logits["knockout"],
+    }
+    still = {**band.logits, **dict.fromkeys(("knockout", "question"), band.logits["neutral"])}
+    same, none = (
+        find([examine(replace(band, logits=logits), DRAWS)], {"half": 0.9, "fifth": 0.9})
+        for logits in (control, still)
+    )
+    assert (same.name, none.name) == ("cannot-tell", "no-effect")
+    assert "control takes belief away" in same.why
+
+
+def test_an_effect_is_told_in_the_unit_of_the_run():
+    band = made_band(n=N, lost=0.5, margin=0.2)  # ŷ is seldom sure: relative changes are larger
+    points, percent = (
+        examine(band, DRAWS, unit=unit).effects["knockout"].points.value
+        for unit in ("points", "relative")
+    )
+    assert percent < 1.2 * points < 0
+
+
 def test_the_share_of_the_whole_questions_effect():
     band = made_band(n=N, lost=0.2, whole=0.8, spread=0.01)
     share = share_of_question(band, "knockout", DRAWS)
@@ -196,40 +221,39 @@ def test_a_coin_toss_is_one_law_whatever_the_power(half):
 # E4
 
 
-@pytest.mark.parametrize("shape", ["uniform", "shoulder", "normal", "skewed", "t2"])
+@pytest.mark.parametrize("shape", ["uniform", "skewed", "t2"])
 def test_one_hump_of_any_shape_is_seldom_taken_for_two(shape):
     rng = np.random.default_rng(3)
     draw = {
         "uniform": lambda: rng.uniform(size=100),
-        "shoulder": lambda: rng.uniform(size=100) * np.where(rng.random(100) < 0.5, 1, 4),
-        "normal": lambda: rng.normal(size=100),
         "skewed": lambda: rng.gamma(2.0, size=100),
         "t2": lambda: rng.standard_t(2, size=100),
     }[shape]
-    values = [draw() for _ in range(200)]
+    values = [draw() for _ in range(120)]
     p = np.array([
         (unimodal_p(v, len(v), seed=number), dip_p(dip(v), len(v)))
         for number, v in enumerate(values)
     ])  # fmt: skip
-    assert (p[:, 0] <= 0.05).mean() <= 0.08  # 0.05, and two standard errors of 200 draws
+    assert (p[:, 0] <= 0.05).mean() <= 0.09  # 0.05, and two standard errors of 120 draws
     assert (p.min(axis=1) <= ALPHA_LOOK).mean() <= 0.03  # as the looks use it
 
 
 def test_humps_four_spreads_apart_are_found_more_often_than_by_the_uniform():
     rng, smooth, uniform = np.random.default_rng(0), [], []
-    for seed in range(60):
+    for seed in range(40):
         values = rng.normal(size=100) + 4 * (np.arange(100) % 2)
         smooth.append(unimodal_p(values, 100, seed=seed) <= ALPHA_LOOK)
         uniform.append(dip_p(dip(values), 100) <= ALPHA_LOOK)
-    assert sum(smooth) >= 30 and sum(smooth) > sum(uniform)
+    assert sum(smooth) >= 20 and sum(smooth) > sum(uniform)
 
 
 @pytest.mark.parametrize(("p", "grouped"), [(0.008, True), (0.009, False), (0.02, False)])
 def test_six_looks_share_the_five_percent(p, grouped):
     rows = np.ones(4, dtype=bool)
     look = HumpTest(
-        within="both", road="shifts", rows=rows, shifts=np.zeros(4), lower=rows, p_dip=p,
-        p_uniform=p, bic=10.0, kappa=Estimate(0.9, 0.8, 1.0, 4), flips=Estimate(0.5, 0.3, 0.7, 4),
+        within="both", road="shifts", rows=rows, unit=np.ones(4), shifts=np.zeros(4), lower=rows,
+        p_dip=p, p_uniform=p, bic=10.0, kappa=Estimate(0.9, 0.8, 1.0, 4),
+        flips=Estimate(0.5, 0.3, 0.7, 4),
     )  # fmt: skip
     assert look.grouped is grouped
 
@@ -353,9 +377,9 @@ def test_untested_conditions_are_named():
 
 def test_power_is_the_share_of_planted_worlds_in_which_the_rule_finds_two_pathways():
     bands = [made_band(n=300, spread=0.5, folds_seed=seed) for seed in (0, 1)]
-    quick = power(bands, share=0.5, lost=0.9, worlds=range(5), seed=7)
+    quick = power(bands, share=0.5, lost=0.9, worlds=range(3), seed=7)
     whole = []
-    for number in range(5):
+    for number in range(3):
         rng = np.random.default_rng((7, number))
         planted = plant(bands, [cut_noise(b) for b in bands], share=0.5, lost=0.9, rng=rng)
         draws = Draws(seed=int(rng.integers(2**31)), resamples=100)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from kit.bands import made_band
@@ -42,13 +44,14 @@ def test_the_interval_counts_what_the_parts_move_and_not_what_a_mean_over_draws_
     assert np.mean(noisy) == pytest.approx(variance + 40 / 200 / 2 * drawn, rel=0.1)
 
     sets, by_band = [moved + shift for shift in (0.0, 1.0)], np.where(times[:, 0] > 0, 2.0, 0.0)
-    found = gap_with_interval([-9.0, -11.0, np.nan], [*sets, sets[0]], times)
+    still = np.zeros(len(times))
+    found = gap_with_interval([-9.0, -11.0, np.nan], [*sets, sets[0]], times, by_band=still)
     assert found.value == -10
     assert found.high - found.value == pytest.approx(1.96 * variance**0.5, rel=0.1)
     bagged = gap_with_interval([-9.0, -11.0], sets, times, by_band=by_band)
     assert bagged.value == pytest.approx(-10 + by_band.mean())
     assert bagged.high - bagged.low > found.high - found.low
-    broken = gap_with_interval([-9.0], [np.full(len(times), np.nan)], times)
+    broken = gap_with_interval([-9.0], [np.full(len(times), np.nan)], times, by_band=still)
     assert broken.value == -9 and np.isnan([broken.low, broken.high]).all()
 
 
@@ -77,14 +80,14 @@ def test_one_newton_step_moves_readings_as_a_probe_fitted_without_the_part(width
     full = logits(w, c)
     stretch = np.linspace(0.5, 2, len(folds))  # of a calibration, by fold
     calibrated = stretch[fold] * full[0] + fold
-    found = layer_influence(
+    moved, directions = layer_influence(
         x, y, np.stack([calibrated, calibrated]), z=band.z, fold=band.fold, part=part, C=C,
         balance="weights",
     )  # fmt: skip
-    assert found.directions[0] == pytest.approx(stretch[:, None] * w, abs=1e-4)
+    assert directions[0] == pytest.approx(stretch[:, None] * w, abs=1e-4)
     for number in (0, 7, 20):
         really = stretch[fold] * (logits(*fitted(weights * (part != number))) - full)
-        guess = found.moved[0, :, :, number]
+        guess = moved[0, :, :, number]
         assert np.corrcoef(really.ravel(), guess.ravel())[0, 1] > 0.97
         assert np.linalg.norm(guess - really) < 0.35 * np.linalg.norm(really)
 
@@ -98,14 +101,11 @@ def test_all_samples_of_an_entity_are_in_one_part():
 
 def test_the_interval_covers_the_mean_gap_of_other_worlds():
     config = Config(model="x", data=("x",), resamples=100, fold_seeds=1)
+    truth = Truth(world="one-mechanism", samples=160, layers=1, width=8)
     found = [
-        judge_world(
-            Truth(world="one-mechanism", samples=200, layers=1, width=8, seed=seed),
-            config=config,
-            worlds=0,
-        ).finding.gap
-        for seed in range(40)
+        judge_world(replace(truth, seed=seed), config=config, worlds=0).finding.gap
+        for seed in range(30)
     ]
     middle = np.mean([gap.value for gap in found])
     assert np.mean([gap.low <= middle <= gap.high for gap in found]) >= 0.85
-    assert np.mean([gap.high - gap.low for gap in found]) < 60  # and says something
+    assert np.mean([gap.high - gap.low for gap in found]) < 65  # and says something

@@ -1,17 +1,82 @@
-"""Every number of the tables, worked out again with plain Python from states and weights."""
+"""ΔP against exact arithmetic, tables against plain loops, both modes on known mechanisms."""
 
 from __future__ import annotations
 
 import math
+from decimal import Decimal, getcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.integrate import quad
+from scipy.stats import norm
 
-from anchorscope.pathways.effects import controls_table, layers_table, pathways_table, probes_table
+from anchorscope.errors import UserError
+from anchorscope.pathways.effects import (
+    controls_table,
+    delta_p,
+    flips,
+    layers_table,
+    pathways,
+    pathways_table,
+    prediction,
+    probes_table,
+)
 from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds
+from anchorscope.probes.readings import Readings
+from anchorscope.records import Mode
+from anchorscope.run_folder.table_columns import PATHWAYS
+
+getcontext().prec = 60
+
+
+def exact_points(clean: float, other: float) -> float:
+    """100 · (P'(ŷ) − P(ŷ)) with sixty digits."""
+    sign = 1 if clean > 0 else -1
+    before, after = (1 / (1 + (-sign * Decimal(x)).exp()) for x in (clean, other))
+    return float(100 * (after - before))
+
+
+@pytest.mark.parametrize("clean", [-60.0, -3.0, -1e-9, 0.0, 0.5, 8.0, 45.0])
+@pytest.mark.parametrize("other", [-50.0, -2.0, 0.0, 1e-9, 3.0, 46.0])
+def test_points_are_exact_for_small_and_large_logits(clean, other):
+    got = float(delta_p(np.array(clean), np.array(other)))
+    assert got == pytest.approx(exact_points(clean, other), rel=1e-12, abs=0)
+
+
+def test_signs_and_units():
+    clean, other = np.array([2.0, -2.0, 2.0, -2.0]), np.array([1.0, -1.0, 3.0, -3.0])
+    points = delta_p(clean, other)
+    assert (points[:2] < 0).all()  # less sure of ŷ, whichever class ŷ is
+    assert (points[2:] > 0).all()
+    assert points[0] == pytest.approx(points[1], abs=1e-12)
+    assert delta_p(clean, other, delta="logit").tolist() == [-1.0, -1.0, 1.0, 1.0]
+    p = 1 / (1 + np.exp(-2.0))
+    assert np.allclose(delta_p(clean, other, delta="relative"), points / p, rtol=1e-12)
+
+
+def test_an_empty_intervention_changes_nothing():
+    logit = np.random.default_rng(0).standard_normal((50, 4)) * 20
+    for delta in ("points", "relative", "logit"):
+        assert np.array_equal(delta_p(logit, logit, delta=delta), np.zeros((50, 4)))
+    assert np.array_equal(flips(logit, logit), np.zeros((50, 4)))
+
+
+def test_extremes_neither_overflow_nor_warn():
+    with np.errstate(all="raise", under="ignore"):
+        got = delta_p(np.array([1e4, -1e4, 1e4]), np.array([-1e4, 1e4, 1e4]))
+    assert got.tolist() == [-100.0, -100.0, 0.0]
+
+
+def test_predictions_and_flips():
+    clean = np.array([1.0, -1.0, 0.0, 3.0, np.nan])
+    other = np.array([-1.0, -2.0, 0.1, np.nan, 1.0])
+    assert np.array_equal(prediction(clean), [1, 0, 0, 1, np.nan], equal_nan=True)
+    assert np.array_equal(flips(clean, other), [1, 0, 1, np.nan, np.nan], equal_nan=True)
+    assert np.isnan(delta_p(clean, other)[3:]).all()
+
 
 N, LAYERS, WIDTH = 120, 3, 8
 ABSENT = 11  # this question has no neutral control
@@ -154,3 +219,124 @@ def test_seeds_repeat_and_the_order_of_questions_has_no_say(made):
     assert first.sort_values(keys, ignore_index=True).equals(
         shuffled.sort_values(keys, ignore_index=True)
     )
+
+
+MANY = 100_000
+
+
+def as_readings(clean: np.ndarray, knockout: np.ndarray) -> Readings:
+    """Readings of one layer from logits [probe, question] of paper, a and b."""
+    n = clean.shape[1]
+    return Readings(
+        ids=tuple(str(i) for i in range(n)),
+        z=np.arange(n) % 2,
+        fold=np.arange(n) % 5,
+        probes=("paper", "a", "b"),
+        logits={"clean": clean[:, :, None], "knockout": knockout[:, :, None]},
+    )
+
+
+def one_mechanism(s: float, rho: float, *, seed: int = 0) -> Readings:
+    """Logits z ~ MANY(0, s), z' = ρz + sqrt(1 − ρ²)·s·ε; probes share z, each has its own ε."""
+    rng = np.random.default_rng(seed)
+    clean = np.repeat(s * rng.standard_normal((1, MANY)), 3, axis=0)
+    noise = np.sqrt(1 - rho**2) * s * rng.standard_normal((3, MANY))
+    noise[0] = noise[1]
+    return as_readings(clean, rho * clean + noise)
+
+
+def rows(readings: Readings, mode: Mode) -> dict:
+    table = layers_table(
+        pathways_table(readings, dataset="made", modes=(mode,)), model="m", resamples=10
+    )
+    return {row.pathway: row for row in records(table)}
+
+
+@pytest.mark.parametrize(("s", "rho"), [(3, 0.9), (3, 0.5)])
+def test_strict_mode_gives_the_one_mechanism_its_exact_effects(s, rho):
+    # Given |z| = t, probe a flips with probability Φ(−ρt / (s·sqrt(1−ρ²))), and the mean logit of
+    # probe b moves by (ρ − 1)·t, whichever group a put the sample in.
+    def flip(t):
+        return norm.cdf(-rho * t / (s * np.sqrt(1 - rho**2)))
+
+    def mean(weight):
+        top = quad(lambda t: (rho - 1) * t * weight(t) * norm.pdf(t, scale=s), 0, 12 * s)[0]
+        return top / quad(lambda t: weight(t) * norm.pdf(t, scale=s), 0, 12 * s)[0]
+
+    readings = one_mechanism(s, rho)
+    strict, paper = rows(readings, "strict"), rows(readings, "paper")
+    assert strict["Q"].delta_logit == pytest.approx(mean(flip), abs=0.06)
+    assert strict["A"].delta_logit == pytest.approx(mean(lambda t: 1 - flip(t)), abs=0.03)
+    # Paper mode: flippers fall far below the others. Strict mode: they do not.
+    assert paper["Q"].delta_logit < paper["A"].delta_logit - 1
+    assert strict["Q"].delta_logit > strict["A"].delta_logit
+
+
+def test_strict_mode_sees_no_gap_between_unrelated_probes():
+    rng = np.random.default_rng(0)
+    clean, knockout = 3 * rng.standard_normal((2, 3, MANY))
+    got = rows(as_readings(clean, knockout), "strict")
+    assert got["Q"].n / MANY == pytest.approx(0.5, abs=0.01)
+    assert got["Q"].delta_p == pytest.approx(got["A"].delta_p, abs=1.0)
+    paper = rows(as_readings(clean, knockout), "paper")
+    assert paper["Q"].delta_p < -60
+    assert paper["A"].delta_p == pytest.approx(0, abs=0.5)
+
+
+def test_planted_pathways_in_states_survive_training_in_both_modes():
+    # Q samples carry z in feature 0, which the knockout turns round; A samples in feature 1.
+    rng = np.random.default_rng(0)
+    n, width = 600, 20
+    z, from_question = rng.integers(2, size=n), rng.integers(2, size=n).astype(bool)
+    clean = 0.3 * rng.standard_normal((n, 2, width))
+    clean[np.arange(n), :, np.where(from_question, 0, 1)] += 2 * (2 * z - 1)[:, None]
+    knockout = clean.copy()
+    knockout[from_question, :, 0] *= -1
+    readings, _ = cross_fit(
+        {"clean": clean, "knockout": knockout},
+        ids=[str(i) for i in range(n)],
+        z=z,
+        fold=entity_folds([f"e{i}" for i in range(n)]),
+        C=1.0,
+    )
+    table = pathways_table(readings, dataset="made")
+    truth = dict(zip(readings.ids, np.where(from_question, "Q", "A"), strict=True))
+    samples = records(table)
+    for mode in ("paper", "strict"):
+        mine = [row for row in samples if row.mode == mode]
+        assert np.mean([row.pathway == truth[row.id] for row in mine]) > 0.98
+        assert np.mean([row.prediction == row.z for row in mine]) > 0.98
+    # The knocked-out state of an A sample is the clean one: its effect is nothing, bit for bit.
+    untouched = [row for row in samples if truth[row.id] == "A"]
+    assert all(row.logit_clean == row.logit_knockout for row in untouched)
+    for row in records(layers_table(table, model="m", resamples=50)):
+        assert row.delta_p < -80 if row.pathway == "Q" else row.delta_p > -2
+
+
+def test_a_sample_without_a_knocked_out_state_has_no_pathway():
+    rng = np.random.default_rng(0)
+    clean, knockout = rng.standard_normal((2, 3, 6))
+    knockout[:, 4] = np.nan
+    table = pathways_table(as_readings(clean, knockout), dataset="made")
+    assert tuple(table.columns) == PATHWAYS and len(table) == 6 * 2
+    assert not table.duplicated(["id", "layer", "mode"]).any()
+    for row in records(table):
+        number, (group, effect) = int(row.id), (0, 0) if row.mode == "paper" else (1, 2)
+        assert row.logit_clean == clean[effect, number]
+        if number == 4:
+            assert np.isnan(row.logit_knockout) and not isinstance(row.pathway, str)
+        else:
+            turned = (clean[group, number] > 0) != (knockout[group, number] > 0)
+            assert row.pathway == ("Q" if turned else "A")
+
+
+def test_a_missing_knockout_is_named():
+    clean_only = Readings(
+        ids=("x",),
+        z=np.array([1]),
+        fold=np.array([0]),
+        probes=("paper",),
+        logits={"clean": np.ones((1, 1, 1))},
+    )
+    with pytest.raises(UserError, match=r"Unknown intervention 'knockout'. Accepted: clean"):
+        pathways(clean_only, probe="paper")

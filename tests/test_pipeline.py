@@ -1,14 +1,11 @@
-"""The whole path on real parts: bundled model, real questions, every file checked by other code."""
+"""A whole run through the command line: every file checked by other code, and after a kill."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,26 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from kit.rivers import stored_states
+from kit.rivers import HALF, anchorscope_in, main_in, stored_states
+from kit.tiny import tiny_tokenizer
 from safetensors import safe_open
 
-from anchorscope.pipeline import prepare
-
-OPTIONS = ["--data", "atlas", "--limit", "66", "--max-tokens", "8", "--resamples", "100"]
-OPTIONS += ["--shard", "22", "--prompt", "text", "--dtype", "float32", "--device", "cpu"]
-TABLES = ["layers.csv", "probes.csv", "controls.csv", "spans.csv"]
-
-
-def anchorscope(*words: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from anchorscope.cli import main; main()", *map(str, words)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=os.environ.copy(), **pipes)
-
-
-def finish(process: subprocess.Popen[str]) -> str:
-    out, error = process.communicate(timeout=540)
-    assert process.returncode == 0, error
-    return out
+from anchorscope.answers import prompt_style
 
 
 @pytest.mark.parametrize(
@@ -47,59 +29,52 @@ def finish(process: subprocess.Popen[str]) -> str:
         ((0.875, 1.0), (0.9, 1.0), "chat", ["chat", "text"]),  # text must be better by 5 points
     ],
 )
-def test_the_prompt_style_is_the_one_with_more_bare_answers(chat, text, style, tried, monkeypatch):
-    shares, asked = {"chat": chat, "text": text}, []
+def test_prompt_style_is_the_one_with_more_bare_answers(chat, text, style, tried, monkeypatch):
+    shares, measured = {"chat": chat, "text": text}, []
 
-    def share(lease, questions: int, style: str, *how: int) -> float:
-        asked.append(style)
+    def share(lease, questions: int, style: str, *_: int) -> float:
+        measured.append(style)
         return shares[style][questions]
 
-    monkeypatch.setattr(prepare, "has_chat", lambda model: True)
-    monkeypatch.setattr(prepare, "_bare_share", share)
+    monkeypatch.setattr(prompt_style, "has_chat", lambda model: True)
+    monkeypatch.setattr(prompt_style, "_bare_share", share)
     lease: Any = SimpleNamespace(model=None)
     sets: Any = (0, 1)
-    settled = prepare.settle_style(lease, sets, wanted="auto", shots=4, max_tokens=16)
+    settled = prompt_style.settle_style(lease, sets, wanted="auto", shots=4, max_tokens=16)
     assert settled.name == style
-    assert list(dict.fromkeys(asked)) == tried
+    assert list(dict.fromkeys(measured)) == tried
     assert (" as text" in settled.why) == ("text" in tried)
 
 
-@pytest.fixture(scope="session")
-def done(bundled, tmp_path_factory) -> Path:
-    """An undisturbed run; `bundled` has converted the weights by then."""
-    out = tmp_path_factory.mktemp("runs") / "whole"
-    said = finish(anchorscope("run", *OPTIONS, "--out", out))
-    finding, report, command = said.strip().splitlines()
-    assert finding.startswith("Atlas: too-few: ") and finding.endswith("is made.")
-    assert report == f"Report: {out / 'report.html'}"
-    assert command.startswith("Next: ask more questions, with a larger --limit")
-    return out
+@pytest.fixture
+def done(finished_place) -> Path:
+    return finished_place / "run"
 
 
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-def test_the_folder_holds_what_it_promises(done):
+def test_folder_holds_what_it_promises(done):
     names = {str(p.relative_to(done)) for p in done.rglob("*") if p.is_file()}
     states = {f"states/{i}/{n:05d}.safetensors" for n in range(3)
               for i in ("clean", "knockout", "neutral", "question", "answer-only")}  # fmt: skip
     figures = {f"figures/delta_p.{kind}" for kind in ("png", "svg", "pdf")}
-    tables = {f"tables/{name}" for name in TABLES}
+    tables = {f"tables/{name}.csv" for name in ("layers", "probes", "controls", "spans")}
     assert {"run.json", "samples.parquet", "report.html"} | states | figures | tables <= names
     assert not [name for name in names if "partial" in name or name.endswith((".pkl", ".pt"))]
     info = json.loads((done / "run.json").read_text())
     assert info["finished"] is True
-    assert info["stages"]["answers and states"]["tokens"] > 66 * 10
+    assert info["stages"]["answers and states"]["tokens"] > 64 * 10
 
 
 def test_layers_csv_recomputed_from_states_and_probes(done):
     """Every number of tables/layers.csv by a loop that knows nothing of our code."""
     samples = pd.read_parquet(done / "samples.parquet").dropna(subset=["fold"])
     clean, knocked = stored_states(done, "clean"), stored_states(done, "knockout")
-    with safe_open(next((done / "probes/atlas").glob("*.safetensors")), "numpy") as file:
+    with safe_open(next((done / "probes/half").glob("*.safetensors")), "numpy") as file:
         weights, intercept = file.get_tensor("weights"), file.get_tensor("intercept")
-    names = json.loads(next((done / "probes/atlas").glob("*.json")).read_text())["probes"]
+    names = json.loads(next((done / "probes/half").glob("*.json")).read_text())["probes"]
     table = pd.read_csv(done / "tables/layers.csv")
     for row in table.itertuples():
         roles = ("paper", "paper") if row.mode == "paper" else ("a", "b")
@@ -126,67 +101,56 @@ def test_layers_csv_recomputed_from_states_and_probes(done):
             assert row.delta_logit == pytest.approx(np.mean(logits), abs=1e-8)
 
 
-def test_no_probe_is_read_where_its_entity_was_seen(done):
-    samples = pd.read_parquet(done / "samples.parquet").dropna(subset=["fold"])
-    assert (samples.groupby("entity")["fold"].nunique() == 1).all()
-
-
-def test_samples_say_which_tokens_were_meant(done, bundled):
+def test_samples_say_which_tokens_were_meant_and_no_entity_is_in_two_folds(done):
     samples = pd.read_parquet(done / "samples.parquet")
-    assert len(samples) == 66
+    assert len(samples) == 64
     assert samples["id"].is_unique
-    decode = bundled.tokenizer.decode
-    for row in samples.itertuples():
+    decode = tiny_tokenizer().decode
+    for row in samples[samples["fold"].notna()].itertuples():
         ids = [*row.prompt_ids, *row.token_ids]
-        subject = decode([ids[i] for i in row.exact_question])
-        assert row.subjects[0] in subject
+        assert row.subjects[0] in decode([ids[i] for i in row.exact_question])
         answer = decode([ids[i] for i in row.exact_answer])
         assert row.answer[int(row.answer_start) : int(row.answer_stop)] in answer
         assert min(row.exact_answer) >= len(row.prompt_ids) > max(row.question_tokens)
+    folds = samples.dropna(subset=["fold"]).groupby("entity")["fold"]
+    assert (folds.nunique() == 1).all()
 
 
-def killed_when(out: Path, there: str) -> None:
-    """Runs the command and kills it for good as soon as a file is there."""
-    process = anchorscope("run", *OPTIONS, "--out", out)
-    while not (out / there).exists():
+@pytest.mark.slow
+def test_a_killed_run_ends_like_an_undisturbed_one(done, finished_place):
+    """Killed in the middle of reading, and a file torn on top of it."""
+    out = finished_place / "killed"
+    process = anchorscope_in(finished_place, *HALF, "--out", "killed")
+    while not (out / "answers/00001.parquet").exists():
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
-    time.sleep(0.5)  # into the work that follows
     process.send_signal(signal.SIGKILL)
     process.communicate()
-
-
-@pytest.mark.slow
-def test_a_killed_run_ends_like_an_undisturbed_one(done, tmp_path):
-    """Killed in the middle of reading, and a file torn on top of it."""
-    out = tmp_path / "killed"
-    killed_when(out, "answers/00001.parquet")
     assert not (out / "samples.parquet").exists()
-    torn = out / "states/neutral/00000.safetensors"
-    if torn.exists():
-        torn.write_bytes(torn.read_bytes()[:-100])
-    finish(anchorscope("run", *OPTIONS, "--out", out))
-    for name in TABLES:
-        assert (out / "tables" / name).read_bytes() == (done / "tables" / name).read_bytes()
-    for name in ("samples.parquet", "tables/pathways.parquet"):
-        pd.testing.assert_frame_equal(pd.read_parquet(out / name), pd.read_parquet(done / name))
+    torn = out / "states/clean/00000.safetensors"
+    torn.write_bytes(torn.read_bytes()[:-100])
+    main_in(finished_place, *HALF, "--out", "killed")
+    for name in ("answers", "states", "outputs", "tables"):
+        for file in (done / name).rglob("*"):
+            if file.is_file():
+                assert (out / file.relative_to(done)).read_bytes() == file.read_bytes(), file
+    assert (out / "samples.parquet").read_bytes() == (done / "samples.parquet").read_bytes()
 
 
-@pytest.mark.slow
 def test_a_number_that_was_changed_with_its_checksum_is_found_by_deep(done, tmp_path, cli):
     """Whoever changes a table can make its checksum right again; what it follows from says no."""
     run = Path(shutil.copytree(done, tmp_path / "run"))
-    code, said, _ = cli("verify", run, "--deep")
-    assert code == 0 and "tables/strict.csv: computed again, the same bytes" in said, said
+    code, out, _ = cli("verify", run, "--deep")
+    assert code == 0 and "tables/strict.csv: computed again, the same bytes" in out, out
     table = pd.read_csv(run / "tables/strict.csv", dtype=str)
     row = table["strict_gap"].dropna().index[0]
     table.loc[row, "strict_gap"] = str(float(table.loc[row, "strict_gap"]) - 0.5)
     table.to_csv(run / "tables/strict.csv", index=False)
     vouch_for(run, "tables/strict.csv")
-    code, said, _ = cli("verify", run)
-    assert code == 0, said
-    code, said, _ = cli("verify", run, "--deep")
-    (wrong,) = [line for line in said.splitlines() if line.startswith("WRONG")]
+    code, out, _ = cli("verify", run)
+    assert code == 0, out
+    code, out, _ = cli("verify", run, "--deep")
+    (wrong,) = [line for line in out.splitlines() if line.startswith("WRONG")]
     assert code == 1 and "tables/strict.csv: computed again from answers and states" in wrong
 
 

@@ -13,7 +13,7 @@ from kit.tiny import tiny_lm, tiny_tokenizer
 from anchorscope import Config, Question, UserError, load_model, load_questions, run
 from anchorscope.answers.generate import Answerer
 from anchorscope.answers.judge import judge
-from anchorscope.config import CHEAP, EVIDENCE
+from anchorscope.config import EVIDENCE
 from anchorscope.engine.decode import Prefix
 from anchorscope.engine.lease import Lease
 from anchorscope.models.prompts import make_prompt
@@ -32,7 +32,7 @@ def model():
 @pytest.fixture(scope="module")
 def questions(model):
     """Questions whose accepted answer is the model's own, for every second one of them."""
-    names = [a + b + a for a in LETTERS for b in LETTERS[::3]]
+    names = [a + b + a for a in LETTERS for b in LETTERS[::4]]
     texts = [f"what is {name} for?" for name in names]
     prompts = [make_prompt(model, text, shots=(), style="text").ids for text in texts]
     with Lease(model) as lease:
@@ -52,15 +52,14 @@ def questions(model):
         made.append(
             Question(id=f"own:all:{name}", dataset="own", text=text, answers=accepted, **mine)
         )
-    assert len(made) >= 80
-    return load_questions(made[:96])
+    assert len(made) >= 64
+    return load_questions(made[:64])
 
 
 @pytest.fixture(scope="module")
 def done(model, questions, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "all"
-    first = run(model, questions, out=out, config=HOW)
-    assert set(first.evidence) >= {"answer_only", "boundary", "awareness", "question_probe"}
+    run(model, questions, out=out, config=replace(HOW, evidence=()))
     before = (out / "states" / "clean" / "00000.safetensors").stat().st_mtime_ns
     view = run(model, questions, out=out, config=replace(HOW, evidence=EVIDENCE))
     assert (out / "states" / "clean" / "00000.safetensors").stat().st_mtime_ns == before
@@ -98,7 +97,7 @@ def test_a_sample_patched_with_itself_keeps_its_verdict(done):
 
 def test_run_json_says_which_evidence_is_there_and_less_asks_for_no_work(done, model, questions):
     info = json.loads((done.path / "run.json").read_text())
-    assert set(info["evidence"]) == set(EVIDENCE) > set(CHEAP)
+    assert set(info["evidence"]) == set(EVIDENCE)
     report = (done.path / "report.html").stat().st_mtime_ns
     run(model, questions, out=done.path, config=HOW)
     assert (done.path / "report.html").stat().st_mtime_ns == report

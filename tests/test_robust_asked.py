@@ -11,13 +11,14 @@ import pytest
 from kit.rivers import stored_states
 from kit.tiny import tiny_lm, tiny_tokenizer
 
+from anchorscope.answers.prompted import WORDINGS, Rephrasing
 from anchorscope.config import Config
 from anchorscope.engine.passes import passes_of
 from anchorscope.models import Model, load_model
 from anchorscope.pipeline.executor import open_reader
 from anchorscope.pipeline.read_states import read_states
 from anchorscope.pipeline.request import Run, resolve
-from anchorscope.pipeline.variants import WORDINGS, Rephrasing, Variant, read_reworded
+from anchorscope.pipeline.variants import Variant, read_reworded
 from anchorscope.records import Question
 from anchorscope.run_folder.samples import stored_answers
 from anchorscope.run_folder.store import Store

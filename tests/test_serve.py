@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,7 +17,7 @@ import numpy as np
 import openai
 import pytest
 import torch
-from kit.serve_fixture import NAME, make_served, questions, server_process
+from kit.serve_fixture import NAME, make_served, questions
 from kit.web_server import send, server_here
 
 import anchorscope as anc
@@ -36,7 +38,6 @@ TALK = [
         "content": [{"type": "text", "text": "And "}, {"type": "text", "text": "Rome?"}],
     },
 ]
-WORDS = ["--model", NAME, "--port", 0, "--device", "cpu"]
 
 
 @pytest.fixture(scope="module")
@@ -363,12 +364,11 @@ def test_refusals_have_the_shape_of_errors_and_head_has_the_headers_of_get(addre
 MANY = 24
 
 
-def test_nothing_is_lost_at_sigterm_and_every_request_has_a_line(folder, tmp_path):
+def test_nothing_is_lost_at_sigterm_and_every_request_has_a_line(model, detector, caplog):
     """Many clients of four kinds, two answers a call, so that most wait when the signal comes."""
-    long = " ".join(["Where is Cairo?"] * 12)
 
     def request(client, number: int) -> bool:
-        text = f"{long} {number}?"
+        text = f"Where is Cairo {number}?"
         if number % 4 == 0:
             return streamed(ask(client, text, stream=True))[1][-1].anchorscope["outcome"] != ""
         if number % 4 == 1:
@@ -378,34 +378,42 @@ def test_nothing_is_lost_at_sigterm_and_every_request_has_a_line(folder, tmp_pat
             return client.post("/score", body=body, cast_to=httpx.Response).is_success
         return ask(client, text).choices[0].finish_reason in ("stop", "length")
 
-    words = ["probe", *WORDS, "--batch", 2, "--drain", 300]
-    log = tmp_path / "log"
+    caplog.set_level(logging.INFO, "anchorscope.requests")
+    slow = Slow(detector, model)
     with (
-        log.open("w") as errors,
-        server_process(*words, cwd=folder, errors=errors, OMP_NUM_THREADS="1") as (process, where),
+        server_here(slow, batch=2) as (server, where),
         ThreadPoolExecutor(MANY) as pool,
-        openai.OpenAI(base_url=where, api_key="none", max_retries=0, timeout=300) as client,
+        openai.OpenAI(base_url=f"{where}/v1", api_key="none", max_retries=0) as client,
     ):
         pending = [pool.submit(request, client, number) for number in range(MANY)]
-        while (now := counts(where))["anchorscope_queue_seconds_count"] + now[
-            "anchorscope_queue_length"
-        ] < MANY:
-            time.sleep(0.05)
-        assert now["anchorscope_queue_length"] > 0
-        process.send_signal(signal.SIGTERM)
+        while counts(where).get("anchorscope_queue_length", 0) < MANY - 2:
+            time.sleep(0.02)
+        server.handle_exit(signal.SIGTERM, None)
+        slow.gate.set()
         assert [one.result() for one in pending] == [True] * MANY
-        assert process.wait(timeout=60) == 0
-    lines = [json.loads(line) for line in log.read_text().splitlines() if line[:1] == "{"]
-    served = [line["request"] for line in lines if line["request"]["method"] == "POST"]
+    lines = [json.loads(r.getMessage()) for r in caplog.records if r.name == "anchorscope.requests"]
+    served = [line for line in lines if line["method"] == "POST"]
     assert len(served) == len({one["id"] for one in served}) == MANY
     assert all(one["status"] == 200 and one["outcome"] for one in served)
     assert sum("," in one["outcome"] for one in served) == MANY / 4  # two answers each
 
 
+class Slow(Served):
+    """The real thing behind a gate that a test opens."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.gate = threading.Event()
+
+    def answer(self, asks, sends=None):
+        assert self.gate.wait(60)
+        return super().answer(asks, sends)
+
+
 REFUSED = [
     (["--listen", "0.0.0.0"], "--listen 0.0.0.0 lets others in. Set the environment variable"),
     (["--listen", "::1"], "--listen ::1 lets others in"),
-    (["--listen", "0.0.0.0", "--api-key", "short"], "ANCHORSCOPE_API_KEY has 5 characters."),
+    (["--listen", "0.0.0.0", "--api-key", "short"], "The key or password has 5 characters."),
     (["--queue", "0"], "Invalid value for '--queue'"),
     (["--drain", "-1"], "Invalid value for '--drain'"),
     (["--request-seconds", "0"], "Invalid value for '--request-seconds'"),

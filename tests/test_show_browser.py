@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from kit.evidence_fixture import simulated_run
 from kit.explore_browser import CHROMIUM, Heard
 from kit.show_fixture import make_run
 from kit.strict_fixture import add_strict
@@ -112,8 +111,10 @@ def test_dark_pages_have_dark_charts_and_a_link_unfolds_a_meaning(page) -> None:
     meaning.wait_for(state="visible")
 
 
-def test_unfolded_evidence_fits_a_phone_and_a_view_brings_its_own_axis(browser, tmp_path) -> None:
-    tab, heard = opened(browser, simulated_run(tmp_path / "run"))
+def test_unfolded_evidence_fits_a_phone_and_a_view_brings_its_own_axis(
+    browser, evidence_run
+) -> None:
+    tab, heard = opened(browser, evidence_run)
     for piece, mark in (
         ("patching", "path.curve"),
         ("heads", "rect.head"),

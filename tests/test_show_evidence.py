@@ -13,7 +13,6 @@ from kit.evidence_fixture import (
     covariates_of,
     inputs_of,
     readings_of,
-    simulated_run,
     used_samples,
 )
 from kit.show_fixture import make_run
@@ -30,9 +29,9 @@ from anchorscope.show.figures import figure_names, figure_of
 from anchorscope.show.report import page
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RunView:
-    return simulated_run(tmp_path_factory.mktemp("evidence") / "run")
+@pytest.fixture
+def run(evidence_run: RunView) -> RunView:
+    return evidence_run
 
 
 def test_only_what_was_asked_for_and_read_is_made(run: RunView) -> None:

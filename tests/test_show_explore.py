@@ -12,26 +12,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kit.evidence_fixture import simulated
 from kit.explore_fixture import QUESTION, SHARED, make_evil, make_tokens
 from kit.show_fixture import make_run
 from safetensors.numpy import load_file
 from scipy.stats import linregress
 
-from anchorscope.config import Config
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView, where
 from anchorscope.show.explore.page import halves, lines, write_view
 from anchorscope.show.explore.stored_beliefs import beliefs_of
-from anchorscope.show.explore.token_texts import NoTokens, Tokens, tokens_of
-from anchorscope.simulate import Truth, simulate
+from anchorscope.show.explore.token_texts import Tokens, tokens_of
+from anchorscope.simulate import Truth
 
 
 @pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> RunView:
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunView:
     """States, probes and tables of a real analysis, of made-up states."""
     truth = Truth(world="two-pathways", layers=3, samples=90, width=8)
-    config = Config(model="x", data=("simulated",), resamples=100, fold_seeds=1)
-    return simulate(truth, out=tmp_path_factory.mktemp("run") / "run", config=config)
+    return simulated(tmp_path_factory.mktemp("run") / "run", truth)
 
 
 def unpack(text: str) -> np.ndarray:
@@ -48,15 +47,15 @@ def test_half_precision_keeps_numbers_and_the_side_of_zero() -> None:
     assert read[2, 1] == 65504
 
 
-def test_beliefs_are_the_table_and_a_plain_loop_over_states_and_probes(simulated: RunView) -> None:
-    beliefs = beliefs_of(simulated)
-    table = where(simulated.pathways, mode="strict", layer=2).set_index("id").loc[list(beliefs.ids)]
+def test_beliefs_are_the_table_and_a_plain_loop_over_states_and_probes(run: RunView) -> None:
+    beliefs = beliefs_of(run)
+    table = where(run.pathways, mode="strict", layer=2).set_index("id").loc[list(beliefs.ids)]
     assert beliefs.logits["clean"]["strict"][:, 1] == pytest.approx(table["logit_clean"])
     assert beliefs.logits["knockout"]["strict"][:, 1] == pytest.approx(table["logit_knockout"])
     assert [("", "Q", "A")[g] for g in beliefs.pathway["strict"][:, 1]] == table["pathway"].tolist()
-    states = load_file(simulated.path / "states" / "neutral" / "00000.safetensors")["states"]
-    probes = load_file(simulated.path / "probes" / "simulated" / "probes.safetensors")
-    fold = simulated.samples["fold"].to_numpy(int)
+    states = load_file(run.path / "states" / "neutral" / "00000.safetensors")["states"]
+    probes = load_file(run.path / "probes" / "simulated" / "probes.safetensors")
+    fold = run.samples["fold"].to_numpy(int)
     for place, layer in ((0, 0), (17, 2), (89, 1)):
         for mode, probe in (("paper", 0), ("strict", 2)):  # the third probe gives strict effects
             at = (probe, fold[place], layer)
@@ -74,25 +73,25 @@ def test_the_page_of_a_run_without_states_has_what_the_table_has(tmp_path: Path)
     assert (beliefs.pathway["paper"][unread] == 0).all()
 
 
-def test_the_line_of_one_mechanism_is_the_least_squares_line(simulated: RunView) -> None:
-    (drawn,) = lines(simulated, beliefs_of(simulated), "paper")
-    table = where(simulated.pathways, mode="paper", layer=3)
+def test_the_line_of_one_mechanism_is_the_least_squares_line(run: RunView) -> None:
+    (drawn,) = lines(run, beliefs_of(run), "paper")
+    table = where(run.pathways, mode="paper", layer=3)
     fit = linregress(table["logit_clean"], table["logit_knockout"])
     assert drawn["slope"][2] == pytest.approx(fit.slope)
     assert drawn["intercept"][2] == pytest.approx(fit.intercept)
 
 
-def test_the_page_holds_the_figure_of_the_tables(simulated: RunView, tmp_path: Path) -> None:
-    text = write_view([simulated], tmp_path / "view.html").read_text(encoding="utf-8")
+def test_the_page_holds_the_figure_of_the_tables(run: RunView, tmp_path: Path) -> None:
+    text = write_view([run], tmp_path / "view.html").read_text(encoding="utf-8")
     head = json.loads(re.findall(r'id="run-0">(.*?)</script>', text)[0])
     view = head["views"]["strict"]
-    rows = where(simulated.layers, dataset="simulated", mode="strict", pathway="Q")
+    rows = where(run.layers, dataset="simulated", mode="strict", pathway="Q")
     (curve,) = (line for line in view["curves"] if not line["dashed"])
     assert curve["value"] == rows["delta_p"].tolist() and curve["dataset"] == "simulated"
-    rows = where(simulated.control_layers, mode="strict", pathway="A")
+    rows = where(run.control_layers, mode="strict", pathway="A")
     (control,) = (line for line in view["controls"] if line["dashed"])
     assert control["value"] == rows["delta_p"].tolist()
-    assert head["start"] == simulated.findings["layer"].iloc[0]
+    assert head["start"] == run.findings["layer"].iloc[0]
 
 
 def test_tokens_have_their_text_and_their_role(tmp_path: Path) -> None:
@@ -118,8 +117,8 @@ def test_without_the_right_tokenizer_the_page_says_why(tmp_path: Path) -> None:
 
     def why(model: dict) -> str:
         tokens = tokens_of(other.answers, model)
-        assert isinstance(tokens, NoTokens)
-        return tokens.why
+        assert isinstance(tokens, str)
+        return tokens
 
     assert "does not give back the questions" in why(dict(run.model))
     assert "is not on this machine" in why({"name": "gone", "source": str(tmp_path / "nowhere")})

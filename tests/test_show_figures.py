@@ -171,7 +171,9 @@ def test_probe_and_control_figures_show_the_tables_numbers(runs: list[RunView]) 
     np.testing.assert_allclose(drawn["neutral tokens"].get_ydata(), 100 * rows["flip_rate"])
 
 
-def test_wrong_choices_are_said(runs: list[RunView]) -> None:
+def test_wrong_choices_are_said(runs: list[RunView], cli) -> None:
+    code, _, error = cli("figure", runs[0].path, "--style", "poster")
+    assert code == 2 and "Unknown style 'poster'. Accepted: paper, slides." in error
     with pytest.raises(UserError, match=r"Unknown mode 'loose'\. Accepted: paper, strict, both"):
         plot_delta_p(runs, mode="loose")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="no run to draw"):
@@ -200,26 +202,20 @@ def test_a_style_has_its_size_and_leaves_the_caption_to_the_text(runs, cli, tmp_
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("titles", [FOUR, LONG], ids=["published", "long"])
-def test_two_panels_and_a_legend_that_stays_inside(tmp_path, style, titles):
-    views = [
-        RunView.open(make_run(tmp_path / m, model=m, layers=6, n=60, datasets=titles))
-        for m in ("one", "two")
-    ]
+def test_two_panels_and_a_legend_that_stays_inside(runs, style, titles):
+    views = []
+    for run in runs:
+        info = [{"name": name, "title": title} for name, title in titles.items()]
+        views.append(RunView(run.path, {**run.info, "datasets": info}))
     figure = plot_delta_p(views, mode="strict", style=STYLES[style])
     figure.canvas.draw()
-    assert [ax.get_title() for ax in figure.axes] == ["one", "two"]
+    assert [ax.get_title() for ax in figure.axes] == ["Llama-3.2-1B", "Llama-3.2-3B"]
     whole = figure.bbox
-    for legend in figure.legends:
-        box = legend.get_window_extent()
+    for each in figure.legends:
+        box = each.get_window_extent()
         assert whole.x0 <= box.x0 and box.x1 <= whole.x1
         assert whole.y0 <= box.y0 and box.y1 <= min(ax.bbox.y0 for ax in figure.axes)
-    texts = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert texts == [f"{p}-Anchored ({title})" for title in titles.values() for p in "QA"]
-
-
-def test_an_unknown_style(runs, cli):
-    code, _, error = cli("figure", runs[0].path, "--style", "poster")
-    assert code == 2 and "Unknown style 'poster'. Accepted: paper, slides." in error
+    assert legend(figure) == [f"{p}-Anchored ({title})" for title in titles.values() for p in "QA"]
 
 
 def test_a_dataset_called_na_keeps_its_name_and_an_empty_group_is_nan(tmp_path: Path) -> None:

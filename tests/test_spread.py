@@ -2,57 +2,121 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
-from os import kill
+import time
 from pathlib import Path
 
 import pytest
-from kit.rivers import collect, collect_here, contents, finish, rivers
-from safetensors.numpy import load_file, save_file
+from kit.rivers import anchorscope_in, contents, finish, half_right, main_in, rivers
 
 from anchorscope.config import Config
 from anchorscope.errors import UserError
 from anchorscope.pipeline import executor
 from anchorscope.pipeline.executor import check_spread, worker_environment
 
-NAMED = re.compile(r"worker (\d) of \d is process (\d+)")
+# Pieces that read before and with probes, other spans, and questions asked again. One thread in
+# every way of spreading: sums depend on their number.
+RUN = ("run", "--model", "model", "--data", "half.jsonl", "--max-tokens", "4", "--shard", "8",
+       "--resamples", "100", "--fold-seeds", "1", "--folds", "3", "--dtype", "float32",
+       "--device", "cpu", "--threads", "1", "--evidence", "patching,saliency", "--ablate", "spans",
+       "--robust")  # fmt: skip
+WORKERS = ("--workers", "2")
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Path:
-    """The model, the questions, and what one undisturbed process makes of them: `alone`."""
+    """The model, 48 questions, and the run of one undisturbed process: `alone`."""
     place = rivers(tmp_path_factory.mktemp("spread"))
-    collect_here(place, "alone")
+    half_right(place, 48)
+    main_in(place, *RUN, "--out", "alone")
     return place
 
 
-def workers_of(process: subprocess.Popen[str]) -> Iterator[int]:
-    """The numbers of the worker processes, as the run names them."""
+def command(place: Path, out: str, *words: str) -> subprocess.Popen[str]:
+    return anchorscope_in(place, *RUN, "--out", out, *words)
+
+
+def marker(run: Path, shard: int) -> Path:
+    return run / f"markers/answers/{shard:05d}.parquet.json"
+
+
+def killed_when(process: subprocess.Popen[str], file: Path) -> None:
+    """Kills the command for good as soon as a file is there."""
+    while not file.exists():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()  # its children may hold its pipes for a while
+
+
+def kill_a_worker(process: subprocess.Popen[str]) -> None:
+    """Kills the second worker when it has begun."""
     assert process.stderr is not None
     for line in process.stderr:
-        if match := NAMED.search(line):
-            yield int(match[2])
+        if match := re.search(r"worker 2 of 2 is process (\d+)", line):
+            os.kill(int(match[1]), signal.SIGKILL)
+            return
+    raise AssertionError(process.communicate())
 
 
-def same(place: Path, run: str) -> bool:
-    return contents(place / run) == contents(place / "alone")
+def same(place: Path, out: str) -> bool:
+    return contents(place / out) == contents(place / "alone")
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_replaced_and_nothing_changes(place):
-    process = collect(place, "--out", "killed", "--workers", "2")
-    kill(next(workers_of(process)), signal.SIGKILL)
-    said = finish(process)
-    assert "a worker was lost" in said
+def test_killed_workers_and_drivers_change_no_file(place):
+    """The driver in the middle of reading; then, in the run that goes on, a worker."""
+    killed_when(
+        command(place, "killed", *WORKERS), place / "killed/markers/answers/00001.parquet.json"
+    )
+    assert not (place / "killed/samples.parquet").exists()
+    process = command(place, "killed", *WORKERS)
+    kill_a_worker(process)
+    assert "a worker was lost" in finish(process)
     assert same(place, "killed")
 
 
-def test_a_worker_that_dies_every_time_ends_in_one_sentence(place, monkeypatch):
+@pytest.mark.slow
+def test_a_killed_rank_changes_no_file(place):
+    """Both find an empty place, and one of them begins the run; then a plain run finishes it."""
+    ranks = [("--rank", number, "--world-size", "2") for number in "01"]
+    other = command(place, "ranks", *ranks[1])
+    killed_when(
+        command(place, "ranks", *ranks[0]), place / "ranks/markers/answers/00002.parquet.json"
+    )
+    assert "finishes the run" in finish(other)
+    finish(command(place, "ranks", *ranks[0]))
+    assert not (place / "ranks/samples.parquet").exists()
+    assert len(list((place / "ranks/answers").iterdir())) == 6
+    main_in(place, *RUN, "--out", "ranks")
+    assert same(place, "ranks")
+    assert "--rank" not in (place / "ranks/run.json").read_text()
+
+
+@pytest.mark.slow
+def test_a_killed_node_of_a_ray_cluster_changes_no_file(place):
+    """Two Ray nodes with a worker each; one of them is killed, and the other goes on."""
+    from ray.cluster_utils import Cluster
+
+    quiet = {"include_dashboard": False, "num_cpus": 1}
+    cluster = Cluster(initialize_head=True, head_node_args=quiet)
+    try:
+        second = cluster.add_node(num_cpus=1)
+        process = command(place, "node", "--ray", cluster.address, *WORKERS)
+        while not marker(place / "node", 1).exists():
+            assert process.poll() is None, process.communicate()[1]
+            time.sleep(0.05)
+        cluster.remove_node(second, allow_graceful=False)
+        finish(process)
+    finally:
+        cluster.shutdown()
+    assert same(place, "node")
+
+
+def test_a_worker_that_dies_every_time_ends_in_one_sentence(tmp_path, monkeypatch, cli):
     """Every process really dies when it gets its task; no more than three are started for it."""
     started: list[object] = []
 
@@ -60,56 +124,30 @@ def test_a_worker_that_dies_every_time_ends_in_one_sentence(place, monkeypatch):
         def __init__(self, *given, **options):
             started.append(self)
             assert len(started) < 9, "a lost worker is replaced without end"
-            super().__init__(*given, **options)
+            super().__init__(1)  # without an initializer, which would import torch
 
         def submit(self, work, *values):
             return super().submit(os._exit, 9)
 
     monkeypatch.setattr(executor, "ProcessPoolExecutor", Dying)
-    with pytest.raises(UserError, match="ended 3 workers, so the run stops") as error:
-        collect_here(place, "dying", workers=1)
-    assert "run the same command again" in str(error.value) and len(started) == 3
-
-
-@pytest.mark.slow
-def test_ranks_at_the_same_time_then_a_plain_run(place):
-    """Both find an empty place, and one of them begins the run."""
-    ranks = [
-        collect(place, "--out", "ranks", "--rank", str(rank), "--world-size", "2")
-        for rank in range(2)
-    ]
-    for process in ranks:
-        assert "finishes the run" in finish(process)
-    assert not (place / "ranks/samples.parquet").exists()
-    answers = {path.name for path in (place / "ranks/answers").iterdir()}
-    assert answers == {f"{number:05d}.parquet" for number in range(4)}
-    collect_here(place, "ranks")
-    assert same(place, "ranks")
-    info = json.loads((place / "ranks/run.json").read_text())
-    assert "--rank" not in info["command"] and "rank" not in info["identity"]
-
-
-def test_a_worker_that_computes_something_else_is_refused(place):
-    collect_here(place, "mixed", rank=0, world_size=2)
-    fixed = place / "mixed/fixed-prompt.safetensors"
-    states = load_file(fixed)["states"]
-    states[2] *= 1.01
-    save_file({"states": states}, fixed)
-    with pytest.raises(UserError, match=r"states of a fixed prompt are not .* differ by 0\.01 of"):
-        collect_here(place, "mixed", rank=1, world_size=2)
+    words = ("--model", "model", "--data", "rivers.jsonl", "--device", "cpu", "--workers", 1)
+    monkeypatch.chdir(rivers(tmp_path))
+    code, _, error = cli("detect", "collect", *words, "--out", "dying")
+    assert code == 2 and "ended 3 workers, so the run stops" in error
+    assert "run the same command again" in error and len(started) == 3
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        ({"rank": 1}, "--rank and --world-size go together"),
-        ({"rank": 2, "world_size": 2}, "--rank is 2 of 2. Accepted: 0 to"),
-        ({"rank": 0, "world_size": 2, "workers": 2}, "leave out --workers and --ray"),
+        ({"rank": 1}, "--rank is 1 and --world-size None. Accepted: both or neither"),
+        ({"rank": 2, "world_size": 2}, "a rank from 0 to the world size less 1"),
+        ({"rank": 0, "world_size": 2, "workers": 2}, "without --workers and --ray"),
         ({"workers": 0}, "workers is 0. Accepted: 1 or more."),
     ],
 )
-def test_options_that_do_not_go_together_are_one_sentence(options, said):
-    with pytest.raises(UserError, match=said):
+def test_options_that_do_not_go_together_are_one_sentence(options, message):
+    with pytest.raises(UserError, match=message):
         check_spread(Config(**options), None)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -74,9 +73,8 @@ def test_costs_are_what_the_runs_recorded(studied) -> None:
     stages = RunView.open(out / "small").info["stages"]
     assert costs["seconds"]["small"] == pytest.approx(sum(s["seconds"] for s in stages.values()))
     assert costs["tokens"]["small"] == sum(s["tokens"] for s in stages.values())
-    bytes_ = sum(f.stat().st_size for f in (out / "small").rglob("*") if f.is_file())
-    assert costs["disk"]["small"] == bytes_
-    assert costs["tokens_plan"]["small"] > 0 and costs["disk_plan"]["small"] > 0
+    files = [out / "small" / name for name in RunView.open(out / "small").info["files"]]
+    assert costs["disk"]["small"] == sum(file.stat().st_size for file in files)
 
 
 def test_the_page_shows_the_panels_and_runs_no_script(studied) -> None:
@@ -108,9 +106,3 @@ def test_the_same_call_goes_on(studied) -> None:
     assert costs["disk"]["small"] == disk["small"]  # what it took when it ran
     assert (out / "small" / "tables" / "layers.csv").stat().st_mtime_ns == before
     assert set(pd.read_csv(out / "study.csv")["state"]) == {"finished"}
-
-
-def test_no_model_starts_once_max_hours_are_spent(tmp_path: Path) -> None:
-    result = study(tiny_study(tmp_path, {"small": "llama"}), out=tmp_path / "out", max_hours=0.0)
-    assert "not started, since --max-hours is 0" in result.errors["small"]
-    assert not (tmp_path / "out" / "small").exists() and (tmp_path / "out/study.html").is_file()

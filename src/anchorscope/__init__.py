@@ -20,21 +20,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from anchorscope.config import Config
-    from anchorscope.datasets import load_questions
-    from anchorscope.detect.detector import Detector
-    from anchorscope.detect.prompts import Exchange
-    from anchorscope.engine.check import check_model
-    from anchorscope.errors import UserError
-    from anchorscope.inspection.inspect import inspect
-    from anchorscope.models import Model, load_model
-    from anchorscope.pipeline.own_states import analyse
-    from anchorscope.pipeline.run import run
-    from anchorscope.pipeline.study.study import study
-    from anchorscope.probes.linear_probe import LinearProbe
-    from anchorscope.records import Question, QuestionSet
-    from anchorscope.run_folder.view import RunView
-    from anchorscope.show import plot_delta_p
+    from anchorscope.config import Config as Config
+    from anchorscope.datasets import load_questions as load_questions
+    from anchorscope.detect.detector import Detector as Detector
+    from anchorscope.detect.prompts import Exchange as Exchange
+    from anchorscope.engine.check import check_model as check_model
+    from anchorscope.errors import UserError as UserError
+    from anchorscope.inspection.inspect import inspect as inspect
+    from anchorscope.models import Model as Model
+    from anchorscope.models import load_model as load_model
+    from anchorscope.pipeline.own_states import analyse as analyse
+    from anchorscope.pipeline.run import run as run
+    from anchorscope.pipeline.study.study import study as study
+    from anchorscope.probes.linear_probe import LinearProbe as LinearProbe
+    from anchorscope.records import Question as Question
+    from anchorscope.records import QuestionSet as QuestionSet
+    from anchorscope.run_folder.view import RunView as RunView
+    from anchorscope.show import plot_delta_p as plot_delta_p
 
 # Imported when they are first used: drawing a figure or asking for help does not wait for torch.
 _HOME = {
@@ -56,26 +58,7 @@ _HOME = {
     "run": "pipeline.run",
     "study": "pipeline.study.study",
 }
-
-__all__ = [
-    "Config",
-    "Detector",
-    "Exchange",
-    "LinearProbe",
-    "Model",
-    "Question",
-    "QuestionSet",
-    "RunView",
-    "UserError",
-    "analyse",
-    "check_model",
-    "inspect",
-    "load_model",
-    "load_questions",
-    "plot_delta_p",
-    "run",
-    "study",
-]
+__all__ = [*_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from anchorscope.errors import UserError, unknown
@@ -18,38 +18,26 @@ Delta = Literal["points", "relative", "logit"]
 Balance = Literal["weights", "none"]
 EVIDENCE = tuple(PIECES)  # what --evidence may name
 CHEAP = ("answer-only", "boundary", "awareness")  # they read no further states
-_CHOICES: dict[str, Any] = {
-    "prompt": PromptStyle, "finder": Finder, "keys": Keys, "where": Where, "delta": Delta,
-    "balance": Balance,
-}  # fmt: skip
-_SHAPES = {
-    "layers": (
-        r"cumulative|single|window:[1-9]\d*",
-        "cumulative, single, window:w with w of 1 or more",
-    ),
-    "grouping": (
-        r"per-layer|majority|fixed:[1-9]\d*",
-        "per-layer, majority, fixed:k with k of 1 or more",
-    ),
-}
-
 _KINDS: dict[str, tuple[Any, str]] = {
-    "str": (str, "a text"), "bool": (bool, "true or false"), "int": (int, "a whole number"),
+    "str": (str, "a text"),
+    "bool": (bool, "true or false"),
+    "int": (int, "a whole number"),
     "float": ((int, float), "a number"),
-}  # fmt: skip
+}
 _ODD = re.compile("[\x00\ud800-\udfff]")  # a lone surrogate, or what no path can hold
-# Least and most; the most are far above any use, and below what fills a machine.
-_RANGES: dict[str, tuple[int, float]] = {
-    "limit": (1, math.inf), "seed": (0, 2**32 - 1), "shots": (0, 4), "max_tokens": (1, 100_000),
-    "folds": (3, 1000), "fold_seeds": (1, 1000), "resamples": (100, 1_000_000),
-    "shard": (1, math.inf), "batch_tokens": (1, math.inf), "workers": (1, math.inf),
-    "threads": (1, math.inf), "gpus_per_worker": (1, math.inf),
-}  # fmt: skip
 
 
-def _field(default: Any, *, changes: bool, help: str) -> Any:
-    """A config field that says whether it changes the results, and what it is in one line."""
-    return field(default=default, metadata={"changes": changes, "help": help})
+def _result(default: Any, help: str, **accepted: Any) -> Any:
+    """A field that changes the results: its default, what it is in one line, what it takes.
+
+    `least` and `most` bound a number, one of `choices` or a text that matches `shape` is taken.
+    """
+    return field(default=default, metadata={"changes": True, "help": help, **accepted})
+
+
+def _other(default: Any, help: str, **accepted: Any) -> Any:
+    """A field that leaves the results as they are."""
+    return field(default=default, metadata={"changes": False, "help": help, **accepted})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,141 +55,109 @@ class Config:
 
     """
 
-    model: str = _field(
-        "bundled",
-        changes=True,
-        help="A hub id, a folder, a .gguf file, `bundled`, or a name that `get` knows.",
+    model: str = _result(
+        "bundled", "A hub id, a folder, a .gguf file, `bundled`, or a name that `get` knows."
     )
-    revision: str | None = _field(None, changes=True, help="The revision of a hub model.")
-    adapter: str | None = _field(
-        None, changes=True, help="A PEFT adapter of the model: a folder or a hub id."
+    revision: str | None = _result(None, "The revision of a hub model.")
+    adapter: str | None = _result(None, "A PEFT adapter of the model: a folder or a hub id.")
+    data: tuple[str, ...] = _result(("atlas", "atlas-compare"), "Names of question sets, or files.")
+    columns: str | None = _result(
+        None, "Names of the columns of files and hub: sets: question=...,answers=..."
     )
-    data: tuple[str, ...] = _field(
-        ("atlas", "atlas-compare"), changes=True, help="Names of question sets, or files."
+    skip_bad_rows: bool = _other(  # the questions count by their content
+        False, "Leave out rows of a file that cannot be used, and say how many."
     )
-    columns: str | None = _field(
-        None,
-        changes=True,
-        help="Names of the columns of files and hub: sets: question=...,answers=...",
+    limit: int | None = _result(400, "Questions of each set; None is all.", least=1)
+    seed: int = _result(
+        0, "Seed of sampling, folds, controls and intervals.", least=0, most=2**32 - 1
     )
-    skip_bad_rows: bool = _field(  # the questions count by their content
-        False, changes=False, help="Leave out rows of a file that cannot be used, and say how many."
-    )
-    limit: int | None = _field(400, changes=True, help="Questions of each set; None is all.")
-    seed: int = _field(0, changes=True, help="Seed of sampling, folds, controls and intervals.")
-    prompt: PromptStyle = _field(
+    prompt: PromptStyle = _result(
         "auto",
-        changes=True,
-        help="chat, text, or auto: whichever makes the model answer with the entity alone.",
+        "chat, text, or auto: whichever makes the model answer with the entity alone.",
+        choices=PromptStyle,
     )
-    shots: int = _field(4, changes=True, help="Worked examples in front of the question, 0 to 4.")
-    max_tokens: int = _field(16, changes=True, help="Tokens an answer may have.")
-    verdicts: str | None = _field(
-        None, changes=True, help="A file (id, right) whose verdicts replace the judge's."
-    )
-    reuse: str | None = _field(
+    shots: int = _result(4, "Worked examples in front of the question, 0 to 4.", least=0, most=4)
+    max_tokens: int = _result(16, "Tokens an answer may have.", least=1, most=100_000)
+    verdicts: str | None = _result(None, "A file (id, right) whose verdicts replace the judge's.")
+    reuse: str | None = _other(
         None,
-        changes=False,
-        help="A finished run that differs in its verdicts alone; its answers and states are used.",
+        "A finished run that differs in its verdicts alone; its answers and states are used.",
     )
-    finder: Finder = _field(
+    finder: Finder = _result(
         "auto",
-        changes=True,
-        help="How exact question tokens are found: auto, given, rules, model, spacy, all.",
+        "How exact question tokens are found: auto, given, rules, model, spacy, all.",
+        choices=Finder,
     )
-    keys: Keys = _field(
-        "exact", changes=True, help="What the knockout cuts: exact, question, neutral, content."
+    keys: Keys = _result(
+        "exact", "What the knockout cuts: exact, question, neutral, content.", choices=Keys
     )
-    where: Where = _field("pre", changes=True, help="Cut before or after the softmax.")
-    layers: str = _field("cumulative", changes=True, help="cumulative, single, or window:w.")
-    grouping: str = _field(
-        "per-layer", changes=True, help="per-layer, fixed:k (the groups of layer k), majority."
+    where: Where = _result("pre", "Cut before or after the softmax.", choices=Where)
+    layers: str = _result(
+        "cumulative",
+        "cumulative, single, or window:w.",
+        shape=r"cumulative|single|window:[1-9]\d*",
+        accepted="cumulative, single, window:w with w of 1 or more",
     )
-    delta: Delta = _field(
-        "points", changes=True, help="Unit of ΔP in the tables: points, relative, or logit."
+    grouping: str = _result(
+        "per-layer",
+        "per-layer, fixed:k (the groups of layer k), majority.",
+        shape=r"per-layer|majority|fixed:[1-9]\d*",
+        accepted="per-layer, majority, fixed:k with k of 1 or more",
     )
-    folds: int = _field(5, changes=True, help="Folds, disjoint by entity; 3 or more.")
-    fold_seeds: int = _field(
-        3, changes=True, help="Repetitions with other folds, combined into the finding."
+    delta: Delta = _result(
+        "points", "Unit of ΔP in the tables: points, relative, or logit.", choices=Delta
     )
-    C: float = _field(
-        3.0, changes=True, help="Inverse strength of the probes' L2 penalty, per training answer."
+    # The most of a number is far above any use, and below what fills a machine.
+    folds: int = _result(5, "Folds, disjoint by entity; 3 or more.", least=3, most=1000)
+    fold_seeds: int = _result(
+        3, "Repetitions with other folds, combined into the finding.", least=1, most=1000
     )
-    balance: Balance = _field(
+    C: float = _result(3.0, "Inverse strength of the probes' L2 penalty, per training answer.")
+    balance: Balance = _result(
         "weights",
-        changes=True,
-        help="weights: right and wrong answers count alike in training; none: as they come.",
+        "weights: right and wrong answers count alike in training; none: as they come.",
+        choices=Balance,
     )
-    resamples: int = _field(1000, changes=True, help="Bootstrap resamples behind each interval.")
-    dtype: str = _field("auto", changes=True, help="auto, float32, bfloat16, or float16.")
-    ablate: tuple[str, ...] = _field(
-        (),
-        changes=False,
-        help="Repeat the analysis with another choice of each of: spans, where, layers.",
+    resamples: int = _result(
+        1000, "Bootstrap resamples behind each interval.", least=100, most=1_000_000
     )
-    robust: bool = _field(False, changes=False, help="Also test the finding under other choices.")
-    evidence: tuple[str, ...] = _field(
-        CHEAP,
-        changes=False,
-        help=f"Further evidence: all, none, or of {', '.join(EVIDENCE)}.",
+    dtype: str = _result("auto", "auto, float32, bfloat16, or float16.")
+    ablate: tuple[str, ...] = _other(
+        (), "Repeat the analysis with another choice of each of: spans, where, layers."
     )
-    device: str = _field(
-        "auto",
-        changes=False,
-        help="auto, balanced (over all devices), cpu, cuda, cuda:N, or mps.",
+    robust: bool = _other(False, "Also test the finding under other choices.")
+    evidence: tuple[str, ...] = _other(
+        CHEAP, f"Further evidence: all, none, or of {', '.join(EVIDENCE)}."
     )
-    shard: int | None = _field(
-        None,
-        changes=False,
-        help="Questions saved together; None: 4 to 64, on a GPU 1024 to 4096.",
+    device: str = _other("auto", "auto, balanced (over all devices), cpu, cuda, cuda:N, or mps.")
+    shard: int | None = _other(
+        None, "Questions saved together; None: 4 to 64, on a GPU 1024 to 4096.", least=1
     )
-    batch_tokens: int | None = _field(
-        None, changes=False, help="Tokens in one forward pass; None: chosen by the device's memory."
+    batch_tokens: int | None = _other(
+        None, "Tokens in one forward pass; None: chosen by the device's memory.", least=1
     )
-    trust_remote_code: bool = _field(
-        False, changes=False, help="Run code that comes with a hub model."
+    trust_remote_code: bool = _other(False, "Run code that comes with a hub model.")
+    workers: int | None = _other(
+        None, "Processes that share the questions, each with its own copy of the model.", least=1
     )
-    workers: int | None = _field(
-        None,
-        changes=False,
-        help="Processes that share the questions, each with its own copy of the model.",
+    threads: int | None = _other(
+        None, "Threads of each process on a CPU; None: cores / workers.", least=1
     )
-    threads: int | None = _field(
-        None, changes=False, help="Threads of each process on a CPU; None: cores / workers."
+    ray: str | None = _other(None, "Workers under Ray: local, auto, or a cluster's address.")
+    gpus_per_worker: int | None = _other(
+        None, "GPUs of each worker; None: one, where there are GPUs.", least=1
     )
-    ray: str | None = _field(
-        None, changes=False, help="Workers under Ray: local, auto, or a cluster's address."
-    )
-    gpus_per_worker: int | None = _field(
-        None, changes=False, help="GPUs of each worker; None: one, where there are GPUs."
-    )
-    rank: int | None = _field(
-        None, changes=False, help="Compute only the shards of this rank, from 0, and stop."
-    )
-    world_size: int | None = _field(
-        None, changes=False, help="How many ranks there are; needed with the rank."
-    )
+    rank: int | None = _other(None, "Compute only the shards of this rank, from 0, and stop.")
+    world_size: int | None = _other(None, "How many ranks there are; needed with the rank.")
 
     def __post_init__(self) -> None:
         for one in fields(self):
-            _check_kind(one.name, one.type, getattr(self, one.name))
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in get_args(choices):
-                raise unknown(name, getattr(self, name), get_args(choices))
+            _check(one, getattr(self, one.name))
         for piece in self.evidence:
             if piece not in EVIDENCE:
                 raise unknown("evidence", piece, ("all", "none", *EVIDENCE))
-        for name, (shape, accepted) in _SHAPES.items():
-            if not re.fullmatch(shape, getattr(self, name)):
-                raise UserError(f"Unknown {name} '{getattr(self, name)}'. Accepted: {accepted}.")
         if not self.data:
             raise UserError("No questions were asked for. Give --data one name or file at least.")
-        for name, (least, most) in _RANGES.items():
-            number = getattr(self, name)
-            if number is not None and not least <= number <= most:
-                raise UserError(
-                    f"{name} is {_short(number)}. Accepted: {_range(number, least, most)}."
-                )
         if not 0 < self.C < math.inf:
             raise UserError(f"C is {self.C}. Accepted: a number above 0.")
 
@@ -211,20 +167,39 @@ class Config:
 
         Whether a model's code is run is never taken from a file.
         """
-        fields: dict[str, Any] = {
+        given: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()
             if name != "trust_remote_code"
         }
-        names = [one.name for one in cls.__dataclass_fields__.values()]
-        if other := [name for name in fields if name not in names]:
+        names = [one.name for one in fields(cls)]
+        if other := [name for name in given if name not in names]:
             raise unknown("option of a run", other[0], names, "Another version wrote it.")
-        return cls(**fields)
+        return cls(**given)
 
     def identity(self) -> dict[str, Any]:
         """The fields that change results, ready for JSON: alike in them, two runs are the same."""
         values = asdict(self) | {"data": list(self.data)}
-        return {f.name: values[f.name] for f in fields(self) if f.metadata["changes"]}
+        return {one.name: values[one.name] for one in fields(self) if one.metadata["changes"]}
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Split a comma-separated list."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def from_text(name: str, value: Any) -> Any:
+    """The value of a field as typed or in a file: lists joined by commas, `all` and `none`."""
+    if isinstance(value, list):
+        return tuple(value)
+    if name == "limit" and isinstance(value, str):
+        if value != "all" and (not value.isdigit() or int(value) < 1):
+            raise UserError(f"--limit is '{value}'. Accepted: a number of questions, or all.")
+        return None if value == "all" else int(value)
+    if name in ("data", "ablate", "evidence") and isinstance(value, str):
+        named = {"all": EVIDENCE, "none": ()} if name == "evidence" else {}
+        return named.get(value.strip(), words(value))
+    return value
 
 
 def unit_of(delta: Delta) -> Delta:
@@ -235,39 +210,35 @@ def unit_of(delta: Delta) -> Delta:
     return "relative" if delta == "relative" else "points"
 
 
-def default_of(name: str) -> Any:
-    """The default of a config field, so that the command line cannot have another one."""
-    (one,) = [f for f in fields(Config) if f.name == name]
-    assert one.default is not MISSING
-    return one.default
-
-
 def help_of(name: str) -> str:
     """The line that explains a config field."""
-    (one,) = [f for f in fields(Config) if f.name == name]
-    return one.metadata["help"]
+    return Config.__dataclass_fields__[name].metadata["help"]
 
 
-def _check_kind(name: str, kind: Any, value: object) -> None:
-    """Raise a UserError where a value is of another kind than its field."""
-    plain, _, none = str(kind).partition(" | ")
+def _check(one: Field[Any], value: Any) -> None:
+    """Raise a UserError where a config field does not take a value."""
+    name, takes = one.name, one.metadata
+    plain, _, none = str(one.type).partition(" | ")
     if value is None and none:
         return
     several = plain.startswith("tuple")
+    types, accepted = _KINDS.get(plain, _KINDS["str"])
     values = value if several and isinstance(value, tuple) else (value,)
-    types, accepted = _KINDS.get("str" if several else plain, _KINDS["str"])
     is_truth = isinstance(value, bool) and plain != "bool"
     if is_truth or not all(isinstance(each, types) for each in values):
         accepted = f"a list, each {accepted}" if several else accepted
         raise UserError(f"{name} is {_short(value)}. Accepted: {accepted}.")
     if any(isinstance(each, str) and _ODD.search(each) for each in values):
         raise UserError(f"{name} is {_short(value)}, which holds a character that no text has.")
-
-
-def _range(number: float, least: int, most: float) -> str:
-    if most < 10:
-        return f"{least} to {most}"
-    return f"{least} or more" if number < least else f"{most} or less"
+    if "choices" in takes and value not in get_args(takes["choices"]):
+        raise unknown(name, value, get_args(takes["choices"]))
+    if "shape" in takes and not re.fullmatch(takes["shape"], str(value)):
+        raise UserError(f"Unknown {name} '{value}'. Accepted: {takes['accepted']}.")
+    least, most = takes.get("least", -math.inf), takes.get("most", math.inf)
+    if "least" in takes and not least <= value <= most:
+        limits = f"{least} or more" if value < least else f"{most} or less"
+        limits = f"{least} to {most}" if most < 10 else limits
+        raise UserError(f"{name} is {_short(value)}. Accepted: {limits}.")
 
 
 def _short(value: object) -> str:

@@ -58,6 +58,12 @@ def in_a_line(message: object, most: int = 300) -> str:
     return (shown if len(shown) <= most else shown[: most - 3] + "...") or kind
 
 
+def short(value: object, most: int = 60) -> str:
+    """A value as Python writes it, for a message; shortened where it is long."""
+    text = repr(value)
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
 def user_path(given: str | os.PathLike[str]) -> Path:
     """The path that the user gave, `~` taken for home; a UserError where no file can have it."""
     path = Path(os.path.expanduser(given))
@@ -66,8 +72,6 @@ def user_path(given: str | os.PathLike[str]) -> Path:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         pass
     except (OSError, ValueError) as error:  # too long, or with a character that no name has
-        text = repr(os.fspath(given))
-        shown = text if len(text) <= 80 else text[:77] + "..."
-        why = getattr(error, "strerror", None) or error
+        shown, why = short(os.fspath(given), 80), getattr(error, "strerror", None) or error
         raise UserError(f"{shown} cannot be a path: {why}. Give another one.") from error
     return path

@@ -100,7 +100,6 @@ def begin_own_process(parent: int) -> None:
 def _end_with(parent: int) -> None:
     """End this worker soon after its parent was killed: its results have no reader.
 
-    It would finish its item, which may write figures, and then wait five minutes for the next one.
     The system's own signal (PR_SET_PDEATHSIG) comes when the thread ends that started a worker,
     and a worker may outlive that.
     """

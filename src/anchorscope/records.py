@@ -142,9 +142,7 @@ class Sample:
     question_tokens: tuple[int, ...]  # all tokens of the question
     exact_question: tuple[int, ...]  # E_Q
     exact_answer: tuple[int, ...]  # E_A; its last one is the probe position
-    kind: str = (
-        ""  # of the answer, as `kind_of_answer` in spans/answer.py names it or as its owner does
-    )
+    kind: str = ""  # of the answer, as `kind_of_answer` names it or as its owner does
     property_spans: tuple[Span, ...] = ()  # those of the spans that name the asked-about property
     content_tokens: tuple[int, ...] = ()  # the question's content words, those of E_Q included
 

@@ -230,8 +230,8 @@ def check_listener(host: str, secret: str | None, *, variable: str, least: int) 
         )
     if len(secret) < least or not secret.isascii() or not secret.isprintable():
         raise UserError(
-            f"{variable} has {len(secret)} characters. Accepted: {least} or more printable ASCII "
-            "characters."
+            f"The key or password has {len(secret)} characters. Accepted: {least} or more "
+            "printable ASCII characters."
         )
 
 

@@ -54,9 +54,8 @@ def engine_states(
     with Lease(model) as lease:
         front = read_prefix(lease, prefix)
         prompts = [s.ids[: s.answer_at] for s in samples]
-        trunk = grow_trunk(lease, front, prompts, room=0, head=False).trunk
-        options = {"blocks": model.blocks, "turn_at": len(front), "seed": SEED}
-        rows = [row_for(sample, n, intervention, **options) for n, sample in enumerate(samples)]
+        trunk = grow_trunk(lease, front, prompts).trunk
+        rows = [row_for(trunk, s, n, intervention, seed=SEED) for n, s in enumerate(samples)]
         for batch, states in read_rows(lease, trunk, rows, budget=Budget(budget)):
             out[[row.number for row in batch]] = states.float().cpu()
     return out

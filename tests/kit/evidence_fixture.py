@@ -33,12 +33,17 @@ STAND_INS = {  # what another run would have read from a model
 def simulated_run(folder: Path) -> RunView:
     """A small world of two pathways with all evidence."""
     truth = Truth(world="two-pathways", samples=160, layers=2, width=12, noise=0.25, seed=4)
+    simulated(folder, truth)
+    return add_evidence(folder)
+
+
+def simulated(folder: Path, truth: Truth) -> RunView:
+    """A simulated run without figures and report, which take longest."""
     config = Config(model="x", data=("simulated",), resamples=100, fold_seeds=1)
-    with pytest.MonkeyPatch.context() as patch:  # its own figures and report are not looked at
+    with pytest.MonkeyPatch.context() as patch:
         for name in ("write_figures", "write_report"):
             patch.setattr(f"anchorscope.pipeline.analyse.{name}", lambda view: None)
-        simulate(truth, out=folder, config=config)
-    return add_evidence(folder)
+        return simulate(truth, out=folder, config=config)
 
 
 def used_samples(folder: Path, dataset: str = "simulated") -> pd.DataFrame:

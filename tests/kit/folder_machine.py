@@ -136,14 +136,14 @@ class FolderMachine(RuleBasedStateMachine):
             self.reopen()
 
     @precondition(lambda self: {*self.kept} - self.flipped)
-    @rule(data=st.data(), how=st.sampled_from(["torn", "noise", "gone"]))
-    def lose_a_marker(self, data: st.DataObject, how: str) -> None:
+    @rule(data=st.data(), damage=st.sampled_from(["torn", "noise", "gone"]))
+    def lose_a_marker(self, data: st.DataObject, damage: str) -> None:
         """A file without its marker is not there, unless run.json lists it."""
         name = data.draw(st.sampled_from(sorted({*self.kept} - self.flipped)))
         marker = self.path / "markers" / f"{name}.json"
         if marker.is_file() and not self.finished:
             torn = {"torn": marker.read_bytes()[:-9], "noise": b"\xff\x00{"}
-            marker.unlink() if how == "gone" else marker.write_bytes(torn[how])
+            marker.unlink() if damage == "gone" else marker.write_bytes(torn[damage])
             self.unmarked.add(name)
             self.disk.settle()
             self.reopen()

@@ -129,13 +129,13 @@ FORGERIES: dict[str, Callable[[Path], None]] = {
     "spans: overlap is text": _cells(SPANS, "jaccard", "x", row=None),
     # run.json
     "run.json: another dataset": _info(datasets=[{"name": "elsewhere", "title": "Elsewhere"}]),
-    "run.json: a dataset twice": _info(datasets=[{"name": "asked"}, {"name": "asked"}]),
+    "run.json: a dataset twice": _info(datasets=[{"name": "half"}, {"name": "half"}]),
     "run.json: blocks are text": _info(model={"name": "tiny", "blocks": "four", "width": []}),
     "run.json: a config of another kind": _info(config={"folds": "many", "delta": 3, "keys": []}),
     "run.json: files are a number": _info(files=7),
     "run.json: versions and stages are lists": _info(versions=[1], stages=[2]),
     "run.json: dropped and questions are text": _info(
-        datasets=[{"name": "asked", "questions": "many", "dropped": ["x"]}]
+        datasets=[{"name": "half", "questions": "many", "dropped": ["x"]}]
     ),
 }
 

@@ -14,7 +14,6 @@ from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.passes import KNOCKOUT, NEUTRAL, QUESTION
 from anchorscope.models import Model
 from kit.engine_samples import PREFIX, SAMPLES, cut_of, engine_states
-from kit.plain import plain_states
 from kit.plain_scores import Change, plain_scores
 
 CLOSE = 1e-3  # of the largest value of a layer: a wrong mask is off by a hundred times that
@@ -41,31 +40,20 @@ def outcome_of(kind: str, model: Model) -> Outcome:
 
 def largest_difference(model: Model) -> float:
     """Between the engine and the plain way, as a share of the layer's largest value."""
-    return max(*_by_mask(model), *_by_score(model))
-
-
-def _by_mask(model: Model) -> list[float]:
-    """Knockouts, cumulative and in windows, by masks in hooks; by scores where none is seen."""
-    ids = [sample.ids for sample in SAMPLES]
-    try:
-        plain_states(model, ids[:1], side="right")
-        stock = lambda *cut: plain_states(model, ids, cut_of(SAMPLES, *cut), side="right")  # noqa: E731
-    except (KeyError, TypeError, AttributeError):
-        stock = lambda *cut: _cut_by_score(model, *cut)  # noqa: E731
-    far = [
-        _apart(engine_states(model, SAMPLES, cut), stock(cut))
-        for cut in (KNOCKOUT, QUESTION, NEUTRAL)
-    ]
+    far = []
+    for cut in (KNOCKOUT, QUESTION, NEUTRAL):
+        far.append(_apart(engine_states(model, SAMPLES, cut), _plain(model, cut)))
     for width in (1, 2):
         ours = engine_states(model, SAMPLES, Intervention(name="w", layers=f"window:{width}"))
         for k in range(1, model.blocks + 1):
             inside = lambda block, k=k, width=width: k - width < block <= k  # noqa: E731
-            far.append(_apart(ours[:, k - 1], stock(KNOCKOUT, inside)[:, k - 1]))
-    return far
+            plain = _plain(model, KNOCKOUT, inside)
+            far.append(_apart(ours[:, k - 1], plain[:, k - 1]))
+    return max(*far, *_by_score(model))
 
 
-def _cut_by_score(model: Model, intervention: Intervention, inside=lambda block: True) -> Tensor:
-    """The same knockout where no hook sees a mask."""
+def _plain(model: Model, intervention: Intervention, inside=lambda block: True) -> Tensor:
+    """The states [sample, layer, width] of a knockout in some blocks."""
     cut = cut_of(SAMPLES, intervention)
     return torch.stack(
         [

@@ -12,12 +12,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from anchorscope.answers.generate import Answerer
+from anchorscope.answers.prompted import prompts_of
 from anchorscope.config import Config
 from anchorscope.engine.decode import Prefix
 from anchorscope.engine.lease import Lease
 from anchorscope.models import Model, load_model
 from anchorscope.models.prompts import make_prompt
-from anchorscope.pipeline.prepare import prompts_of
 from anchorscope.pipeline.read_states import mark_answer
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.records import Question, QuestionSet, Shot

@@ -87,14 +87,14 @@ class _Running:
     def instead(self) -> Iterator[None]:
         places = [(torch, "softmax"), (functional, "softmax"), (Tensor, "softmax"),
                   (torch, "logsumexp"), (Tensor, "logsumexp")]  # fmt: skip
-        own = [(of, name, getattr(of, name)) for of, name in places]
+        own = [(module, name, getattr(module, name)) for module, name in places]
         try:
-            for of, name, function in own:
-                setattr(of, name, self._changed(function, sums=name == "logsumexp"))
+            for module, name, function in own:
+                setattr(module, name, self._changed(function, sums=name == "logsumexp"))
             yield
         finally:
-            for of, name, function in own:
-                setattr(of, name, function)
+            for module, name, function in own:
+                setattr(module, name, function)
 
     def _changed(self, function, *, sums: bool):
         def changed(scores, *args, **kwargs):
@@ -122,6 +122,6 @@ class _Running:
     def _edges(self, heads: int) -> Tensor:
         """The edges that change in this block, bool [1, head, query, key]."""
         chosen = self.change.heads
-        of = [self.inside(self.block) and (chosen is None or (self.block, h) in chosen)
+        hit = [self.inside(self.block) and (chosen is None or (self.block, h) in chosen)
               for h in range(heads)]  # fmt: skip
-        return self.edges & torch.tensor(of)[None, :, None, None]
+        return self.edges & torch.tensor(hit)[None, :, None, None]

@@ -43,7 +43,7 @@ def made(
     written = len(prompt.ids)
     ids = tuple(model.tokenizer(answer, add_special_tokens=False)["input_ids"])
     id = f"{dataset}:test:{number}"
-    answers = (f"all about {subject}",)  # nobody else's
+    answers = (f"all about {subject}",)  # no other's
     known = {"relation": relation, "popularity": popularity, "entity": f"{dataset}-{subject}"}
     return Sample(
         question=Question(id=id, dataset=dataset, text=asked, answers=answers, **known),

@@ -8,18 +8,17 @@ import random
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from safetensors import safe_open
 
 import anchorscope
+from anchorscope.cli import main
 from anchorscope.config import Config
 from anchorscope.pipeline.collect import collect as collect_states
-from anchorscope.pipeline.run import run as run_whole
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 OPTIONS = ["--model", "model", "--data", "rivers.jsonl", "--max-tokens", "4"]
@@ -36,34 +35,48 @@ def rivers(folder: Path) -> Path:
     return place
 
 
-def half_right(place: Path) -> Path:
-    """Sixty-four questions, of which every other has the model's own answer for its gold one."""
+def half_right(place: Path, count: int = 64, *, short: bool = False) -> Path:
+    """Questions of which every other has the model's own answer for its gold one.
+
+    With `short`, every fourth has nothing in it but subject and property.
+    """
     draw, names = random.Random(0), set()
-    while len(names) < 64:
+    while len(names) < count:
         names.add("".join(draw.choice("bcdfglmnprst") + draw.choice("aeiou") for _ in range(3)))
     rows = [
         {"id": name, "question": f"Where does the river {name.title()} end?", "answers": ["sea"],
          "subject": name.title()}
         for name in sorted(names)
     ]  # fmt: skip
+    for row in rows[1::4] if short else ():
+        row["question"] = f"Where does {row['subject']} end?"
     file = place / "half.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    config = Config(max_tokens=4, dtype="float32", device="cpu", limit=None)
+    config = Config(max_tokens=4, dtype="float32", device="cpu", limit=None, prompt="text")
     first = collect_states(str(place / "model"), file, out=place / "first", config=config)
     written = pd.read_parquet(first / "samples.parquet").set_index("question")["answer"]
-    for row in rows[::2]:
-        row["answers"] = [written[row["question"]]]
+    for number, row in enumerate(rows):
+        own = written[row["question"]]
+        # Ten are wrong by a letter, for `verdicts` to doubt.
+        row["answers"] = [own] if number % 2 == 0 else [f"{own}x"] if number < 20 else ["sea"]
     file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     return file
 
 
-def run(place: Path, *words: str) -> subprocess.Popen[str]:
-    """`anchorscope run` with every piece of evidence on the half-right rivers."""
-    options = ["--model", "model", "--data", "half.jsonl", "--max-tokens", "4", "--shard", "8"]
-    options += ["--resamples", "100", "--fold-seeds", "1", "--dtype", "float32"]
-    options += ["--device", "cpu", "--evidence", "all", "--ablate", "spans,where"]
-    options += ["--threads", "1"]  # in every way of spreading: sums depend on their number
-    return anchorscope_in(place, "run", *options, *words)
+# The options of the run that tests of finished runs share.
+HALF = ("run", "--model", "model", "--data", "half.jsonl", "--max-tokens", "4", "--shard", "24",
+        "--resamples", "100", "--fold-seeds", "1", "--folds", "3", "--dtype", "float32",
+        "--device", "cpu", "--prompt", "text", "--evidence", "none", "--threads", "1")  # fmt: skip
+
+
+def main_in(place: Path, *words: str) -> None:
+    """The command line in this process, in this folder; it must end well."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setattr(sys, "argv", ["anchorscope", *words])
+        with pytest.raises(SystemExit) as stop:
+            main()
+    assert not stop.value.code, words
 
 
 def collect(place: Path, *words: str, shard: int = 2) -> subprocess.Popen[str]:
@@ -79,28 +92,6 @@ def collect_here(place: Path, out: str, *, shard: int = 2, **options: int) -> Pa
         config = Config(model="model", data=("rivers.jsonl",), max_tokens=4, device="cpu",
                         dtype="float32", shard=shard, threads=1, **options)  # fmt: skip
         return collect_states(out=out, config=config).absolute()
-    finally:
-        os.chdir(before)
-
-
-def run_here(place: Path, out: str, **options: Any) -> Path:
-    """A finished `run` with tables, figures and a report, in this process; no further evidence.
-
-    Every other of its sixty-four questions is given the verdict "right".
-    """
-    ids = [f"{n:02d}" for n in range(64)]
-    questions = [{"id": n, "question": f"Where does the river R{n} end?", "answers": ["sea"],
-              "subject": f"R{n}"} for n in ids]  # fmt: skip
-    verdicts = [{"id": f"asked:all:{n}", "right": int(n) % 2} for n in ids]
-    for name, rows in (("asked", questions), ("verdicts", verdicts)):
-        (place / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    config = Config(model="model", data=("asked.jsonl",), verdicts="verdicts.jsonl", max_tokens=4,
-                    device="cpu", dtype="float32", prompt="text", shard=32, threads=1, folds=3,
-                    fold_seeds=1, resamples=100, evidence=())  # fmt: skip
-    before = Path.cwd()
-    os.chdir(place)
-    try:
-        return run_whole(out=out, config=replace(config, **options)).path.absolute()
     finally:
         os.chdir(before)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from anchorscope.run_folder.table_columns import FINDINGS, FINDINGS_EFFECT, FINDINGS_MORE, STRICT
+from anchorscope.run_folder.table_columns import FINDINGS, STRICT
 
 SUBJECTS = ("Lyon", "Kyoto", "Quito", "Gdańsk", "Aleppo", "Perth", "Cusco", "Turku")
 RATES = {"knockout": 1.0, "question": 1.25, "answer-only": 1.4, "neutral": 0.12}
@@ -17,8 +17,7 @@ RATES = {"knockout": 1.0, "question": 1.25, "answer-only": 1.4, "neutral": 0.12}
 NAMES = ("graded", "two-pathways", "explained")
 NUMBERS = (
     "strict_within_gap_logit strict_within_null_logit_low strict_within_null_logit_high kappa_low "
-    "kappa_high kappa_next kappa_next_low kappa_next_high reliability reliability_low "
-    "reliability_high reliability_control dip_p_both bic_both knockout_auroc knockout_auroc_low "
+    "kappa_high kappa_next kappa_next_low kappa_next_high knockout_auroc knockout_auroc_low "
     "knockout_auroc_high refit_auroc refit_auroc_low refit_auroc_high moved_norm "
     "moved_mahalanobis adds_gain adds_gain_low adds_gain_high answer_only_paper "
     "answer_only_paper_low answer_only_paper_high answer_only_strict answer_only_strict_low "
@@ -88,7 +87,7 @@ def _samples(name: str, n: int, rng: np.random.Generator, question: str, answer:
         text = question.format(subject)
         verdict = str(rng.choice(["right", "wrong", "abstain"], p=[0.4, 0.52, 0.08]))
         found = bool(rng.random() > 0.03)
-        at = answer.find("France")
+        at = max(answer.find("France"), 0)
         rows.append(
             {
                 "id": f"{name}:test:{i}",
@@ -248,7 +247,7 @@ def _strict(folder: Path, model: str, titles: list[str], layers: int) -> None:
             row = dict(zip(names, rng.normal(size=len(names)).tolist(), strict=True))
             row |= {"model": model, "dataset": dataset, "layer": layer}
             strict.append(row | {"n": 50, "collapse": False})
-        numbers = [*FINDINGS, *FINDINGS_MORE, *FINDINGS_EFFECT]
+        numbers = list(FINDINGS)
         row = dict(zip(numbers, rng.uniform(size=len(numbers)).round(6).tolist(), strict=True))
         row |= {"model": model, "dataset": dataset, "by": "", "untested": ""}
         band = sorted({min(place + 1, layers), min(place + 2, layers)})

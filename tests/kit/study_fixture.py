@@ -11,7 +11,7 @@ from anchorscope.pipeline.study.file import Study, StudyModel
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 DATA = ("atlas", "atlas-compare")
-LIMIT = 100
+LIMIT = 60
 OPTIONS = {
     "limit": LIMIT, "resamples": 100, "folds": 3, "fold_seeds": 1, "max_tokens": 4,
     "prompt": "text", "evidence": "none",

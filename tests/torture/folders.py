@@ -147,16 +147,16 @@ def _check(put: Put, whole: Path, work: Callable[[Path], object]) -> None:
     (outside / "secret.txt").write_text(SECRET)
     before = _contents(outside)
     _place(put, folder, outside)
-    said = ""
+    shown = ""
     try:
         with within(10, clock=True):
-            said = str(work(folder))
+            shown = str(work(folder))
     except UserError as error:
-        said = str(error)
+        shown = str(error)
         raise
     finally:
         assert _contents(outside) == before, "something outside was changed"
-        assert SECRET not in said, "something outside was read"
+        assert SECRET not in shown, "something outside was read"
 
 
 def _contents(folder: Path) -> dict[str, bytes]:

@@ -76,13 +76,13 @@ def fuzz(inputs: st.SearchStrategy[Any], check: Callable[[Any], object], few: in
     )
     @given(inputs)
     def test(value: Any) -> None:
-        said = "nothing was refused"
+        message = "nothing was refused"
         try:
             with within(SECONDS):
                 check(value)
         except UserError as error:
-            said = str(error)
-        assert said.strip() and len(said) < 20_000
+            message = str(error)
+        assert message.strip() and len(message) < 20_000
 
     return test
 

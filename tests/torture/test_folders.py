@@ -1,4 +1,4 @@
-"""Forged folders of runs and detectors, states whose headers lie, and a hub that lies."""
+"""Forged folders of runs and detectors, and states whose headers lie."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ import pandas as pd
 from kit.show_fixture import make_run
 
 from anchorscope.config import Config
+from anchorscope.datasets.state_arrays import check_arrays, open_arrays
 from anchorscope.detect.detector import Detector
 from anchorscope.detect.saved import FILES, Stored, read_folder, write_folder
-from anchorscope.pipeline.own_states import check_arrays, open_arrays
 from anchorscope.run_folder.manifest import read_markers
 from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
-from torture import lying_hub
 from torture.folders import (
     DETECTOR_WORK,
     KINDS,
@@ -129,7 +128,7 @@ def _check_marker(data: bytes) -> None:
 def _about(r: Random) -> Any:
     about = json.loads((detector() / "detector.json").read_text())
     free = ("sha256", "checksum", "kind", "format")
-    return changed(r, {name: of for name, of in about.items() if name not in free})
+    return changed(r, {name: fact for name, fact in about.items() if name not in free})
 
 
 def _check_about(about: Any) -> None:
@@ -189,10 +188,6 @@ def _put(r: Random, names: tuple[str, ...], work: dict[str, Any]) -> Put:
     return Put(r.choice(names), r.choice(KINDS), r.choice(list(work)))
 
 
-def _lie(r: Random) -> lying_hub.Lie:
-    return lying_hub.Lie(r.randrange(-1, 9), r.choice(list(lying_hub.KINDS)), r.getrandbits(60))
-
-
 test_run_json = fuzz(seeded(_info), _check_info)
 test_tables_of_runs = fuzz(seeded(_table), _check_table)
 test_samples_of_runs = fuzz(seeded(_samples), _check_samples)
@@ -200,8 +195,6 @@ test_markers_of_runs = fuzz(seeded(_marker), _check_marker)
 test_states_of_runs = fuzz(seeded(_safetensors), _check_shard)
 test_states_from_elsewhere = fuzz(seeded(_safetensors), _check_arrays)
 test_detectors = fuzz(seeded(_about), _check_about, few=12)
-test_detectors_of_a_lying_hub = fuzz(seeded(_lie), lying_hub.check_detector, few=5)
-test_pushes_to_a_lying_hub = fuzz(seeded(_lie), lying_hub.check_upload, few=8)
 test_links_in_runs = fuzz(seeded(lambda r: _put(r, IN_RUNS, RUN_WORK)), check_run)
 test_links_in_detectors = fuzz(
     seeded(lambda r: _put(r, (*FILES, "new", ".x.partial"), DETECTOR_WORK)), check_detector

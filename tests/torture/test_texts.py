@@ -25,8 +25,8 @@ def _check_judge(given: tuple[str, list[str], str]) -> None:
     verdict = judge(answer, aliases, question=question)
     for form in ("NFC", "NFD"):
         normal = [unicodedata.normalize(form, alias) for alias in aliases]
-        own, asked = (unicodedata.normalize(form, text) for text in (answer, question))
-        assert judge(own, normal, question=asked) == verdict, form
+        own, wording = (unicodedata.normalize(form, text) for text in (answer, question))
+        assert judge(own, normal, question=wording) == verdict, form
         assert [w.text for w in words(own)] == [w.text for w in words(answer)]
     assert judge(f" {answer}\t", aliases, question=question) == verdict, "white space counts"
     assert judge(answer, [*aliases, *aliases], question=question) == verdict, "doubles count"
@@ -37,17 +37,17 @@ def _check_judge(given: tuple[str, list[str], str]) -> None:
 
 def _check_spans(given: tuple[str, list[str], str]) -> None:
     """Sorted spans inside the question; of the subject, or of the property, no two touch."""
-    asked, subjects, reply = one_line(given[0]), given[1], given[2]
-    inside = tuple(s for s in subjects if s and s in asked)
-    question = Question(id="q", dataset="d", text=asked, answers=("a",), subjects=inside)
+    wording, subjects, reply = one_line(given[0]), given[1], given[2]
+    inside = tuple(s for s in subjects if s and s in wording)
+    question = Question(id="q", dataset="d", text=wording, answers=("a",), subjects=inside)
     for finder in ("auto", "given", "rules", "all"):
         (found,) = find_spans([question], finder=finder)
         for spans in (found.subject_spans, found.property_spans):
-            _require_apart(spans, asked)
+            _require_apart(spans, wording)
         assert found.spans == tuple(sorted((*found.subject_spans, *found.property_spans)))
         assert all(a.stop <= b.start for a, b in pairwise(found.spans)), found  # they may touch
         assert isinstance(entity_of(question, found), str)
-    _require_apart(read_reply(asked, reply), asked)
+    _require_apart(read_reply(wording, reply), wording)
     for answer, about in ((given[0], reply), (reply, given[0])):
         span = answer_span(answer, question=about)
         assert span is None or 0 <= span.start < span.stop <= len(answer)
@@ -85,9 +85,9 @@ def _check_prompt(given: tuple[str, Shot, str, str]) -> None:
 
 
 def _asked(r: Random) -> tuple[str, list[str], str]:
-    asked = text(r)
-    cut = r.randint(0, len(asked))
-    return asked, [part(r), asked[cut : cut + r.randint(1, 9)]], text(r) + ";" + asked[cut:]
+    wording = text(r)
+    cut = r.randint(0, len(wording))
+    return wording, [part(r), wording[cut : cut + r.randint(1, 9)]], text(r) + ";" + wording[cut:]
 
 
 def _prompt(r: Random) -> tuple[str, Shot, str, str]:

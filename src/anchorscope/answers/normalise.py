@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -78,15 +78,6 @@ def _split(text: str) -> list[Word]:
         parts.append(Word(SYMBOLS.get(raw) or fold(raw), raw, not parts, gap))
         end = match.end()
     return parts
-
-
-def _counted(split: Sequence[Word]) -> list[Word]:
-    """Write numbers as digits; a number keeps the raw form of its first word."""
-    numbers = number_words([(w.text, w.raw) for w in split])
-    return [
-        split[start] if split[start].text == text else split[start]._replace(text=text)
-        for start, text in numbers
-    ]
 
 
 def _without_articles(split: Sequence[Word]) -> tuple[Word, ...]:
@@ -162,52 +153,50 @@ def dates_in_order(text: str) -> str:
     return text
 
 
-def number_words(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[int, str]]:
-    """Yield (start, text) of each word or merged number; `pairs` are (folded, raw) words."""
-    if not any(text in COUNTING or raw in ROMAN or DIGIT.search(text) for text, raw in pairs):
-        yield from enumerate(text for text, _ in pairs)
-        return
-    at = 0
-    while at < len(pairs):
-        value, stop = _cardinal(pairs, at)
+def _counted(split: Sequence[Word]) -> Sequence[Word]:
+    """Write numbers as digits; a number keeps the raw form of its first word."""
+    texts = [word.text for word in split]
+    if not any(w.text in COUNTING or w.raw in ROMAN or DIGIT.search(w.text) for w in split):
+        return split
+    counted, at = [], 0
+    while at < len(split):
+        value, stop = _cardinal(texts, at)
+        unit = ORDINALS.get(texts[stop], 0) if stop < len(texts) else 0
         if value is None:
-            yield at, _single(pairs, at)
-            at += 1
-        elif (
-            stop < len(pairs)
-            and value in TENS.values()
-            and 1 <= ORDINALS.get(pairs[stop][0], 0) <= 9
-        ):
-            yield at, _nth(int(value) + ORDINALS[pairs[stop][0]])
-            at = stop + 1
+            text, stop = _single(split, at), at + 1
+        elif value in TENS.values() and 1 <= unit <= 9:  # "twenty-first"
+            text, stop = _nth(int(value) + unit), stop + 1
         else:
             whole = abs(value - round(value)) < 1e-9
-            yield at, str(round(value) if whole else round(value, 6))
-            at = stop
+            text = str(round(value) if whole else round(value, 6))
+        counted.append(split[at]._replace(text=text))
+        at = stop
+    return counted
 
 
-def _single(pairs: Sequence[tuple[str, str]], at: int) -> str:
-    text, raw = pairs[at]
+def _single(split: Sequence[Word], at: int) -> str:
+    """The text of a word that begins no number."""
+    text, raw = split[at].text, split[at].raw
     if raw in ROMAN and at > 0:
         return str(ROMAN[raw])
     if text in ORDINALS:
         return _nth(ORDINALS[text])
     if text in ("bce", "ce"):
         return {"bce": "bc", "ce": "ad"}[text]
-    before = pairs[at - 1][0] if at else ""
+    before = split[at - 1].text if at else ""
     after_number = before in (UNITS | TENS | SCALES) or re.fullmatch(r"-?[\d.]+", before)
     # "30-minute" and "30 minutes" are one length.
     return text[:-1] if after_number and len(text) > 3 and text.endswith("s") else text
 
 
-def _cardinal(pairs: Sequence[tuple[str, str]], at: int) -> tuple[float | None, int]:
+def _cardinal(texts: Sequence[str], at: int) -> tuple[float | None, int]:
     """Parse the number that starts at a word; None if none starts there."""
-    part, stop = _below_hundred(pairs, at)
+    part, stop = _below_hundred(texts, at)
     if part is None:
         return None, at
     whole: float = 0  # "two thousand" of "two thousand three hundred"
     last = math.inf  # the scale it was counted in
-    while stop < len(pairs) and (scale := SCALES.get(pairs[stop][0])):
+    while stop < len(texts) and (scale := SCALES.get(texts[stop])):
         if abs(whole + part) >= LARGEST:  # "hundred" ten thousand times is no number
             break
         if scale == 100:
@@ -215,35 +204,35 @@ def _cardinal(pairs: Sequence[tuple[str, str]], at: int) -> tuple[float | None, 
         else:
             whole = whole + part * scale if scale < last else (whole + part) * scale
             part, last = 0, scale
-        more, stop = _more(pairs, stop + 1, hundreds=not part)
+        more, stop = _more(texts, stop + 1, hundreds=not part)
         part += more
     return whole + part, stop
 
 
-def _more(pairs: Sequence[tuple[str, str]], at: int, *, hundreds: bool) -> tuple[float, int]:
+def _more(texts: Sequence[str], at: int, *, hundreds: bool) -> tuple[float, int]:
     """Parse the number that follows a scale word, as 5 in "two hundred and five".
 
     "two hundred and five" is one number, "two hundred and 1990" and "two hundred three hundred"
     are two.
     """
-    start = at + (at < len(pairs) and pairs[at][0] == "and")
-    value, stop = _below_hundred(pairs, start)
-    if value is None or pairs[start][0] not in (UNITS | TENS):
+    start = at + (at < len(texts) and texts[at] == "and")
+    value, stop = _below_hundred(texts, start)
+    if value is None or texts[start] not in (UNITS | TENS):
         return 0, at
-    again = stop < len(pairs) and pairs[stop][0] == "hundred"
+    again = stop < len(texts) and texts[stop] == "hundred"
     return (0, at) if again and not hundreds else (value, stop)
 
 
-def _below_hundred(pairs: Sequence[tuple[str, str]], at: int) -> tuple[float | None, int]:
-    text = pairs[at][0] if at < len(pairs) else ""
-    following = pairs[at + 1][0] if at + 1 < len(pairs) else ""
+def _below_hundred(texts: Sequence[str], at: int) -> tuple[float | None, int]:
+    text = texts[at] if at < len(texts) else ""
+    following = texts[at + 1] if at + 1 < len(texts) else ""
     if re.fullmatch(r"-?\d{1,15}(\.\d{1,15})?", text):  # a longer row of digits stays a word
         return float(text) if "." in text else int(text), at + 1
     if text in TENS:
         unit = UNITS.get(following, 0)
         return (TENS[text] + unit, at + 2) if 1 <= unit <= 9 else (TENS[text], at + 1)
     # "one of the rivers" and "no one" count nothing.
-    idle = text == "one" and (following == "of" or (at > 0 and pairs[at - 1][0] == "no"))
+    idle = text == "one" and (following == "of" or (at > 0 and texts[at - 1] == "no"))
     return (None, at) if idle or text not in UNITS else (UNITS[text], at + 1)
 
 

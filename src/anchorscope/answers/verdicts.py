@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+import pandas as pd
+
 from anchorscope.answers.judge import FUNCTION, NEGATORS
 from anchorscope.answers.normalise import plain, words
 from anchorscope.datasets.from_file import read_rows
@@ -30,20 +32,6 @@ from anchorscope.records import Sample, Verdict
 
 _RIGHT = {"1": True, "true": True, "right": True, "0": False, "false": False, "wrong": False}
 ACCEPTED = "1, true or right, and 0, false or wrong"
-
-
-@dataclass(frozen=True)
-class VerdictCounts:
-    """How many of a run's questions have a given verdict, and how many ids match no question."""
-
-    given: int
-    judged: int  # questions without one: the judge decides
-    unknown: int  # ids of the file that no question of the run has
-
-    def sentence(self, name: str) -> str:
-        """Describe the counts in a sentence."""
-        text = f"{name} gives the verdict on {self.given} answers; the judge decides {self.judged}"
-        return f"{text}; {self.unknown} ids are of no question here" if self.unknown else text
 
 
 def read_verdicts(path: str | None) -> dict[str, Verdict]:
@@ -84,8 +72,10 @@ def verdicts_hash(verdicts: Mapping[str, Verdict]) -> str | None:
     return hashlib.sha256(json.dumps(sorted(verdicts.items())).encode()).hexdigest()[:16]
 
 
-def count_verdicts(verdicts: Mapping[str, Verdict], ids: Iterable[str], name: str) -> VerdictCounts:
-    """Count the given verdicts on these questions; a UserError if there are none."""
+def count_verdicts(
+    verdicts: Mapping[str, Verdict], ids: Iterable[str], name: str
+) -> tuple[dict[str, int], str]:
+    """Count the given verdicts on these questions, and say it; a UserError if there are none."""
     questions = set(ids)
     given = len(questions & verdicts.keys())
     if not given:
@@ -94,7 +84,10 @@ def count_verdicts(verdicts: Mapping[str, Verdict], ids: Iterable[str], name: st
             f"are others (there: {next(iter(verdicts))}, asked: {min(questions)}). Ids are those "
             "of samples.parquet."
         )
-    return VerdictCounts(given=given, judged=len(questions) - given, unknown=len(verdicts) - given)
+    judged, unknown = len(questions) - given, len(verdicts) - given
+    sentence = f"{name} gives the verdict on {given} answers; the judge decides {judged}"
+    sentence += f"; {unknown} ids are of no question here" if unknown else ""
+    return {"given": given, "judged": judged, "unknown": unknown}, sentence
 
 
 # --- Doubtful verdicts ---
@@ -141,6 +134,29 @@ def doubtful(samples: Sequence[Sample]) -> list[tuple[Sample, Doubt]]:
     pairs = [(sample, doubt) for sample in samples if (doubt := doubt_of(sample)) is not None]
     pairs.sort(key=lambda pair: (-pair[1].doubt, pair[0].id))
     return pairs
+
+
+def doubt_table(pairs: Sequence[tuple[Sample, Doubt]]) -> pd.DataFrame:
+    """A row for each doubtful verdict, to be corrected in a spreadsheet and read again."""
+    rows = [
+        {
+            "id": sample.id,
+            "question": safe_cell(sample.question.text),
+            "answer": safe_cell(sample.answer.text),
+            "accepted": safe_cell(" | ".join(sample.question.answers)),
+            "right": int(sample.verdict == "right"),
+            "abstained": int(sample.verdict == "abstain"),
+            "why": safe_cell(doubt.why),
+        }
+        for sample, doubt in pairs
+    ]
+    columns = ["id", "question", "answer", "accepted", "right", "abstained", "why"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def safe_cell(text: str) -> str:
+    """Quote text that a spreadsheet would take for a formula."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") else text
 
 
 def _texts(text: str) -> list[str]:

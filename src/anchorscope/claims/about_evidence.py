@@ -61,9 +61,11 @@ def row_of(table: pd.DataFrame, columns: Columns, **equal: Any) -> Estimate:
     keep = np.ones(len(table), dtype=bool)
     for name, value in equal.items():
         keep &= np.asarray(table[name] == value)
-    for row in table[keep].to_dict("records"):
-        return Estimate(*(float(row[name]) for name in columns), int(row["n"]))
-    return NOTHING
+    if not keep.any():
+        return NOTHING
+    first = int(keep.argmax())
+    value, low, high = (float(table[name].iloc[first]) for name in columns)
+    return Estimate(value, low, high, int(table["n"].iloc[first]))
 
 
 def gap_of(table: pd.DataFrame, columns: Columns, **equal: Any) -> Estimate:

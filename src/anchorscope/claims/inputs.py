@@ -89,7 +89,8 @@ class ClaimInputs:
     @cached_property
     def _rows(self) -> dict[Any, pd.DataFrame]:
         """The rows of each dataset and mode: found once, as there are many of them."""
-        found = dict(iter(self.pathways.groupby(["dataset", "mode"], sort=False)))
+        found: dict[Any, pd.DataFrame] = {}
+        found.update(iter(self.pathways.groupby(["dataset", "mode"], sort=False)))
         none = self.pathways.iloc[:0]
         return {(d, mode): found.get((d, mode), none) for d in self.titles for mode in MODES}
 

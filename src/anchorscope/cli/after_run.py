@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,32 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anchorscope.cli.options import FinishedRun, SomeData, words
-from anchorscope.cli.terminal import Bar, Terminal, echo, plain_table, quiet_libraries
+from anchorscope.cli.options import FinishedRun, NewFile, SomeData, argument, flag, option
+from anchorscope.cli.terminal import Bar, Terminal, echo, quiet_libraries
+from anchorscope.config import words
 from anchorscope.errors import UserError, unknown
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from anchorscope.pathways.power import Power
-    from anchorscope.records import Estimate
     from anchorscope.run_folder.manifest import Checked
-
-# What more questions do not change.
-ADVICE = {
-    "explained": "More questions do not change that: ask one kind of question alone, or mend what "
-    "the groups are explained by.",
-    "no-effect": "See first that the right tokens are cut: exact tokens are in samples.parquet.",
-}
 
 
 def verify(
-    folder: Annotated[Path, typer.Argument(help="A run, a detector's folder, or a study.")],
+    folder: Annotated[Path, argument("A run, a detector's folder, or a study.")],
     deep: Annotated[
-        bool,
-        typer.Option(
-            "--deep", help="Compute every table again from the stored answers and states."
-        ),
+        bool, flag("--deep", "Compute every table again from the stored answers and states.")
     ] = False,
 ) -> None:
     """Compare every file with its checksum, format and versions, one line each.
@@ -98,8 +84,8 @@ def _checks_of_run(folder: Path, *, deep: bool) -> Iterator[Checked]:
 def power(
     run: FinishedRun,
     data: SomeData = "",
-    worlds: Annotated[int, typer.Option(help="Planted worlds behind each number.", min=10)] = 40,
-    out: Annotated[Path | None, typer.Option(help="Also write the table to this .csv.")] = None,
+    worlds: Annotated[int, option("Planted worlds behind each number.", min=10)] = 40,
+    out: NewFile = None,
 ) -> None:
     """Say which effect a run would have found in 80 %, and one of two or four times its size.
 
@@ -110,6 +96,7 @@ def power(
     from anchorscope.config import Config
     from anchorscope.pathways.power import power_of_run
     from anchorscope.run_folder.view import RunView
+    from anchorscope.show.sentences import EFFECTS, power_sentences, power_table
 
     view = RunView.open(run)
     Config.restore(dict(view.config))  # one of another kind is refused before any work
@@ -123,87 +110,20 @@ def power(
         with Bar() as bar:
             bar.note(f"{name}: planting worlds ...")
             powers.append(power_of_run(view, name, worlds=worlds))
-    effects = plain_table(
-        "dataset", "usable", "questions", "loss of a half", "its ΔP", "share of Q"
-    )
-    table = _power_table(powers)
-    sizes = [(one.dataset, size) for one in powers for size in one.smallest]
-    for (dataset, size), questions in zip(sizes, table["questions"], strict=True):
-        effects.add_row(
-            dataset, f"{size.n:,}", f"{questions:,}", _interval(size.loss, ".0%"),
-            _interval(size.delta_p, ".0f"), _interval(size.share, ".0%"),
-        )  # fmt: skip
-    console = Terminal()
-    console.print(effects)
+    table = power_table(powers)
+    shown = table[["dataset", "usable", "questions", *EFFECTS]].round(2)
+    echo(shown.to_string(index=False, na_rep="beyond reach"))
     for one in powers:
-        console.print(_sentences(one), markup=False)
+        echo(power_sentences(one))
     if out is not None:
         table.to_csv(out, index=False)
         echo(str(out))
 
 
-def _sentences(power: Power) -> str:
-    """Describe the power of one dataset in sentences."""
-    parts = [f"{power.dataset}: {power.finding} ({power.why})."]
-    if not math.isnan(power.now["power_half"]):
-        parts.append(
-            f"Had half of the samples lost their belief, this run would have found two pathways "
-            f"in {power.now['power_half']:.0%}; had a fifth, in {power.now['power_fifth']:.0%}."
-        )
-    parts += [ADVICE[power.finding]] if power.finding in ADVICE else []
-    probe = power.probe
-    parts.append(
-        f"The probe of layer {probe.layer} of {probe.layers} reads {probe.right} right and "
-        f"{probe.wrong} wrong answers with AUROC {_interval(probe.auroc, '.2f')}, shuffled labels "
-        f"with {min(probe.shuffled):.2f} to {max(probe.shuffled):.2f}."
-    )
-    parts += [f"{probe.why.capitalize()}."] if probe.why else []
-    return " ".join(parts)
-
-
-def _interval(estimate: Estimate, form: str) -> str:
-    if math.isnan(estimate.value):
-        return "beyond reach"
-    ends = estimate.low, estimate.high
-    low, high = (f"{end:{form}}" if math.isfinite(end) else "more" for end in ends)
-    return f"{estimate.value:{form}} ({low} to {high})"
-
-
-def _power_table(powers: list[Power]) -> pd.DataFrame:
-    """Tabulate the power by dataset and number of samples, with intervals."""
-    import pandas as pd
-
-    rows = []
-    for one in powers:
-        for size in one.smallest:
-            row = {
-                "dataset": one.dataset,
-                "finding": one.finding,
-                "usable": size.n,
-                # To get so many usable samples, at this run's rate.
-                "questions": round(size.n * one.questions / one.n),
-            }
-            estimates = {"loss": size.loss, "delta_p": size.delta_p, "share": size.share}
-            for name, estimate in estimates.items():
-                row |= _with_ends(name, estimate)
-            probe = one.probe
-            row |= {**one.now, "layer": probe.layer, "right": probe.right, "wrong": probe.wrong}
-            row |= _with_ends("auroc", probe.auroc)
-            row["shuffled_auroc"] = sum(probe.shuffled) / len(probe.shuffled)
-            rows.append(row | {"at_chance": probe.at_chance})
-    return pd.DataFrame(rows)
-
-
-def _with_ends(name: str, estimate: Estimate) -> dict[str, float]:
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-
-
 def verdicts(
     run: FinishedRun,
-    out: Annotated[Path, typer.Option(help="The .csv file to write.")] = Path("doubtful.csv"),
-    most: Annotated[
-        int, typer.Option(help="At most so many rows, the most doubtful ones.", min=1)
-    ] = 100,
+    out: Annotated[Path, option("The .csv file to write.")] = Path("doubtful.csv"),
+    most: Annotated[int, option("At most so many rows, the most doubtful ones.", min=1)] = 100,
 ) -> None:
     """Write the answers whose verdict may be wrong, for you to check and correct.
 
@@ -213,9 +133,7 @@ def verdicts(
     """
     if out.suffix != ".csv":
         raise UserError(f"--out is '{out}'. Accepted: a .csv file.")
-    import pandas as pd
-
-    from anchorscope.answers.verdicts import doubtful
+    from anchorscope.answers.verdicts import doubt_table, doubtful
     from anchorscope.config import Config
     from anchorscope.pipeline.request import command_of
     from anchorscope.run_folder.view import RunView
@@ -225,33 +143,16 @@ def verdicts(
     if not samples:
         raise UserError(f"'{run}' has no accepted answers to compare with, only given verdicts.")
     pairs = doubtful(samples)
-    rows = [
-        {
-            "id": sample.id,
-            "question": _safe_cell(sample.question.text),
-            "answer": _safe_cell(sample.answer.text),
-            "accepted": _safe_cell(" | ".join(sample.question.answers)),
-            "right": int(sample.verdict == "right"),
-            "abstained": int(sample.verdict == "abstain"),
-            "why": _safe_cell(doubt.why),
-        }
-        for sample, doubt in pairs[:most]
-    ]
-    columns = ["id", "question", "answer", "accepted", "right", "abstained", "why"]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        pd.DataFrame(rows, columns=columns).to_csv(out, index=False)
+        doubt_table(pairs[:most]).to_csv(out, index=False)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror}.") from error
     echo(
-        f"{len(pairs)} of {len(samples)} verdicts are in doubt; {len(rows)} of them are in {out}, "
+        f"{len(pairs)} of {len(samples)} verdicts are in doubt; {len(pairs[:most])} of them are in "
+        f"{out}, "
         "the most doubtful first. Correct the columns right and abstained there, then:"
     )
     config = Config.restore({**view.config, "verdicts": str(out), "reuse": str(view.path)})
     corrected = view.path.with_name(f"{view.path.name}-corrected")
     echo(f"  {command_of(config, corrected)}")
-
-
-def _safe_cell(text: str) -> str:
-    """Quote text that a spreadsheet would take for a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") else text

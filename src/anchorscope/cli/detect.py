@@ -7,20 +7,21 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from anchorscope.cli.model import load_named
+from anchorscope.cli.model import LOADED, load_named
 from anchorscope.cli.options import (
-    Adapter,
     AsDataset,
     DetectorFolder,
     DetectorModel,
-    Device,
-    Revision,
     SomeData,
-    words,
+    argument,
+    flag,
+    option,
+    with_config,
 )
 from anchorscope.cli.run import collect
 from anchorscope.cli.serve import serve
 from anchorscope.cli.terminal import Bar, Terminal, echo, plain_table
+from anchorscope.config import Config, words
 from anchorscope.errors import UserError
 
 detect = typer.Typer(no_args_is_help=True, help="Detectors of wrong answers.")
@@ -29,38 +30,31 @@ detect = typer.Typer(no_args_is_help=True, help="Detectors of wrong answers.")
 detect.command("collect")(collect)
 detect.command("serve")(serve)
 
-Seed = Annotated[int, typer.Option(help="Seed of folds and intervals.")]
-Folds = Annotated[int, typer.Option(help="Folds.", min=3)]
+Seed = Annotated[int, option("Seed of folds and intervals.")]
+Folds = Annotated[int, option("Folds.", min=3)]
 Calibration = Literal["platt", "isotonic"]
 
 
 @detect.command("eval")
 def evaluate(
-    runs: Annotated[list[Path], typer.Argument(help="Finished runs of one model.")],
+    runs: Annotated[list[Path], argument("Finished runs of one model.")],
     out: Annotated[
-        Path | None, typer.Option(help="Where tables/ and figures/ go; default: the first run.")
+        Path | None, option("Where tables/ and figures/ go; default: the first run.")
     ] = None,
-    methods: Annotated[
-        str, typer.Option(help="Detectors, joined by commas; default: all, and auto.")
-    ] = "",
+    methods: Annotated[str, option("Detectors, joined by commas; default: all, and auto.")] = "",
     transfer: Annotated[
-        bool, typer.Option("--transfer", help="Also train on each dataset and test on every other.")
+        bool, flag("--transfer", "Also train on each dataset and test on every other.")
     ] = False,
     peer: Annotated[
-        list[Path] | None,
-        typer.Option(help="Control: a run of another model on the same questions."),
+        list[Path] | None, option("Control: a run of another model on the same questions.")
     ] = None,
     limit: Annotated[
-        int | None,
-        typer.Option(help="Answers of each dataset, as many right as wrong; default: all.", min=40),
+        int | None, option("Answers of each dataset, as many right as wrong; default: all.", min=40)
     ] = None,
     folds: Folds = 5,
     seed: Seed = 0,
     resamples: Annotated[
-        int | None,
-        typer.Option(
-            help="Bootstrap resamples; default: as many as the comparisons need.", min=100
-        ),
+        int | None, option("Bootstrap resamples; default: as many as the comparisons need.")
     ] = None,
 ) -> None:
     """Write the table of every detector, with random and entity-disjoint folds side by side."""
@@ -70,6 +64,7 @@ def evaluate(
     from anchorscope.run_folder.view import RunView
     from anchorscope.show import write_report
     from anchorscope.show.detectors import write_detect_figures
+    from anchorscope.show.sentences import decisions
 
     names = words(methods)
     folder = out or runs[0]
@@ -85,7 +80,7 @@ def evaluate(
     files += write_detect_figures(folder, result.scores, result.transfer)
     _print_table(result.table)
     for row in result.claims.to_dict("records"):
-        echo(f"{row['statement']}, {row['dataset']}: {_decisions(row)}")
+        echo(f"{row['statement']}, {row['dataset']}: {decisions(row)}")
     echo("\n".join(str(file) for file in files if file.suffix in (".csv", ".md", ".png")))
     if (folder / "report.html").is_file():  # an analysed run: its report has these claims too
         files.append(write_report(RunView.open(folder)))
@@ -97,30 +92,30 @@ def evaluate(
 
 @detect.command()
 def train(
-    run: Annotated[Path, typer.Argument(help="A finished run.")],
-    out: Annotated[Path, typer.Option(help="The detector's folder.")],
+    run: Annotated[Path, argument("A finished run.")],
+    out: Annotated[Path, option("The detector's folder.")],
     method: Annotated[
         str,
-        typer.Option(
-            help="auto, combined, probe, entity-log-prob; or semantic-entropy, self-check, which "
-            "draw answers for each that they score."
+        option(
+            "auto, combined, probe, entity-log-prob; or semantic-entropy, self-check, which draw "
+            "answers for each that they score."
         ),
     ] = "auto",
     data: SomeData = "",
     folds: Folds = 5,
     seed: Seed = 0,
     risk: Annotated[
-        float | None,
-        typer.Option(help="Keep wrong answers below the threshold to at most this share."),
+        float | None, option("Keep wrong answers below the threshold to at most this share.")
     ] = None,
-    calibration: Annotated[Calibration, typer.Option(help="From score to probability.")] = "platt",
-    licence: Annotated[str, typer.Option(help="Licence of the detector.")] = "other",
-    model_licence: Annotated[str, typer.Option(help="Licence of the model.")] = "not recorded",
-    data_licence: Annotated[str, typer.Option(help="Licence of the data.")] = "not recorded",
+    calibration: Annotated[Calibration, option("From score to probability.")] = "platt",
+    licence: Annotated[str, option("Licence of the detector.")] = "other",
+    model_licence: Annotated[str, option("Licence of the model.")] = "not recorded",
+    data_licence: Annotated[str, option("Licence of the data.")] = "not recorded",
 ) -> None:
     """Train a detector on a run's answers and save it with its evaluation and model card."""
     from anchorscope.detect.detector import Detector
     from anchorscope.detect.saved import check_place
+    from anchorscope.show.sentences import detector_sentences
 
     check_place(out.expanduser())
     names = words(data) or None
@@ -131,33 +126,29 @@ def train(
             calibration=calibration, licence=licences, progress=bar,
         )  # fmt: skip
     detector.save(out)
-    echo(_summary(detector))
+    echo(detector_sentences(detector))
     echo(str(out))
 
 
 @detect.command()
+@with_config(*LOADED)
 def score(
     detector: DetectorFolder,
+    config: Config,
     file: Annotated[
         Path | None,
-        typer.Argument(
-            help="Rows with `question`, or with `answer` and `messages` or `prompt`; - for stdin."
-        ),
+        argument("Rows with `question`, or with `answer` and `messages` or `prompt`; - for stdin."),
     ] = None,
-    question: Annotated[str | None, typer.Option(help="One question instead of a file.")] = None,
+    question: Annotated[str | None, option("One question instead of a file.")] = None,
     answer: Annotated[
-        str | None, typer.Option(help="An answer to that question; default: the model's own.")
+        str | None, option("An answer to that question; default: the model's own.")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="File to write, .jsonl, .csv or .parquet; default: print JSON lines."),
+        Path | None, option("File to write, .jsonl, .csv or .parquet; default: print JSON lines.")
     ] = None,
     model: DetectorModel = None,
-    revision: Revision = None,
-    adapter: Adapter = None,
-    device: Device = "auto",
     before: Annotated[
-        bool, typer.Option("--before", help="Score the question alone, before it is answered.")
+        bool, flag("--before", "Score the question alone, before it is answered.")
     ] = False,
     as_dataset: AsDataset = None,
 ) -> None:
@@ -193,9 +184,7 @@ def score(
         check_out(out, rows)
     loaded, questions = Detector.load(detector), [one.question for one in exchanges]
     with Bar() as bar:
-        lm = load_named(
-            loaded.model, detector, model=model, revision=revision, adapter=adapter, device=device
-        )
+        lm = load_named(loaded.model, detector, model=model, config=config)
         if before:
             scored = loaded.warn(lm, questions, dataset=as_dataset)
         elif all(questions):
@@ -213,39 +202,14 @@ def score(
 
 @detect.command()
 def push(
-    folder: Annotated[Path, typer.Argument(help="A detector's folder.")],
-    repository: Annotated[str, typer.Argument(help="org/name on the hub.")],
-    public: Annotated[bool, typer.Option("--public", help="Make the repository public.")] = False,
+    folder: Annotated[Path, argument("A detector's folder.")],
+    repository: Annotated[str, argument("org/name on the hub.")],
+    public: Annotated[bool, flag("--public", "Make the repository public.")] = False,
 ) -> None:
     """Upload a detector's folder to the hub, private unless --public is given."""
     from anchorscope.detect.saved import upload
 
     echo(upload(folder, repository, private=not public))
-
-
-def _summary(detector: Any) -> str:
-    """Describe a trained detector's accuracy, threshold and promise in a few lines."""
-    numbers, data = detector.evaluation, detector.trained_on
-    surfaces = [key.removeprefix("auroc ") for key in numbers if key.startswith("auroc ")]
-    low, high = detector.band
-    lines = [
-        f"{detector.method.name}: AUROC {numbers['auroc']:.3f} [{numbers['auroc_low']:.3f}, "
-        f"{numbers['auroc_high']:.3f}] on unseen entities, from {data['answers']} answers "
-        f"({data['wrong']} wrong) of {', '.join(data['datasets'])}.",
-        f"Flags above {detector.threshold:.3f}; cannot say between {low:.3f} and {high:.3f} "
-        f"({numbers['cannot_say']:.0%} of held-out answers).",
-        f"Promised: {detector.promise}." if detector.promise else "",
-        f"Draws {draws} answers beside each that it scores: as much again, {draws} times."
-        if (draws := detector.method.samples_)
-        else "",
-        *(
-            f"{name}: AUROC {numbers[f'auroc {name}']:.3f}, "
-            f"{numbers[f'right flagged {name}']:.0%} of the right ones above the threshold."
-            for name in surfaces
-        ),
-        detector.caution,
-    ]
-    return "\n".join(line for line in lines if line)
 
 
 def _print_table(table: Any) -> None:
@@ -255,9 +219,3 @@ def _print_table(table: Any) -> None:
         cells = (f"{row.auroc:.3f} [{row.auroc_low:.3f}, {row.auroc_high:.3f}]" for row in numbers)
         drawn.add_row(str(dataset), str(title), *cells)
     Terminal().print(drawn)
-
-
-def _decisions(row: dict[Any, Any]) -> str:
-    """Format both modes' decisions: "paper undecided (+0.002), strict fails (-0.018)"."""
-    modes = [mode for mode in ("paper", "strict") if f"{mode}_decision" in row]
-    return ", ".join(f"{m} {row[f'{m}_decision']} ({row[f'{m}_value']:+.3f})" for m in modes)

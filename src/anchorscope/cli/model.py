@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from anchorscope.cli.options import Adapter, Device, Revision, TrustRemoteCode
+from anchorscope.cli.options import argument, option, with_config
 from anchorscope.cli.terminal import Bar, Terminal, echo, plain_table, quiet_libraries
-from anchorscope.config import help_of
+from anchorscope.config import Config
 from anchorscope.datasets import DATASETS
 from anchorscope.errors import UserError
 from anchorscope.models.locate import WEIGHTS
@@ -19,19 +19,15 @@ from anchorscope.models.locate import WEIGHTS
 if TYPE_CHECKING:
     from anchorscope.models import Model
 
+LOADED = ("device", "revision", "adapter")  # options of every command that loads a model
 
+
+@with_config("model", "dtype", *LOADED, "trust_remote_code")
 def doctor(
-    model: Annotated[str, typer.Option(help=help_of("model"))] = "bundled",
-    device: Device = "auto",
-    dtype: Annotated[str, typer.Option(help=help_of("dtype"))] = "auto",
-    revision: Revision = None,
-    adapter: Adapter = None,
-    trust_remote_code: TrustRemoteCode = False,
+    config: Config,
     states: Annotated[
         str | None,
-        typer.Option(
-            help="Also check a folder of hidden states, in vLLM's layout, for this model."
-        ),
+        option("Also check a folder of hidden states, in vLLM's layout, for this model."),
     ] = None,
 ) -> None:
     """Check that the knockout is exact on a model, line by line; exit code 2 if a check fails.
@@ -45,10 +41,8 @@ def doctor(
     from anchorscope.models import load_model
 
     quiet_libraries()
-    loaded = load_model(
-        model, device=device, dtype=dtype, revision=revision, adapter=adapter,
-        trust_remote_code=trust_remote_code,
-    )  # fmt: skip
+    options = {name: getattr(config, name) for name in (*LOADED, "dtype", "trust_remote_code")}
+    loaded = load_model(config.model, **options)
     console = Terminal(soft_wrap=True)
     console.print(f"{loaded.name}: {loaded.why}", markup=False)
     count = failed = 0
@@ -63,7 +57,7 @@ def doctor(
 
 
 def get(
-    name: Annotated[str, typer.Argument(help=f"{' or '.join(WEIGHTS)}.")] = "bundled",
+    name: Annotated[str, argument(f"{' or '.join(WEIGHTS)}.")] = "bundled",
 ) -> None:
     """Fetch the weights of a small model into the cache folder, and check their SHA-256.
 
@@ -119,13 +113,7 @@ def models() -> None:
 
 
 def load_named(
-    facts: Mapping[str, Any],
-    file: object,
-    *,
-    model: str | None,
-    revision: str | None,
-    adapter: str | None,
-    device: str,
+    facts: Mapping[str, Any], file: object, *, model: str | None, config: Config
 ) -> Model:
     """Load the model of a detector or a run, as the command line names it.
 
@@ -136,7 +124,7 @@ def load_named(
     from anchorscope.models import load_model
 
     source = str(facts.get("source") or facts.get("name") or "bundled")
-    if model is None and (source not in WEIGHTS or (facts.get("adapter") and not adapter)):
+    if model is None and (source not in WEIGHTS or (facts.get("adapter") and not config.adapter)):
         revision = None if source in WEIGHTS else facts.get("revision")  # ours are pinned
         named = {"model": source, "revision": revision, "adapter": facts.get("adapter")}
         options = [text for name, given in named.items() if given for text in (f"--{name}", given)]
@@ -144,7 +132,5 @@ def load_named(
             f"'{file}' names the model '{source}'. A file does not choose what is loaded here: if "
             f"that is the model you want, add {shlex.join(map(str, options))}."
         )
-    dtype = str(facts.get("dtype", "auto"))
-    return load_model(
-        model or source, device=device, dtype=dtype, revision=revision, adapter=adapter
-    )
+    options = {name: getattr(config, name) for name in LOADED}
+    return load_model(model or source, dtype=str(facts.get("dtype", "auto")), **options)

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anchorscope.cli.options import (
-    CONFIG_OPTIONS,
-    PANELS,
-    STATISTICS,
-    read_limit,
-    with_config,
-)
+from anchorscope.cli.options import CONFIG_OPTIONS, PANELS, STATISTICS, Out, option, with_config
 from anchorscope.cli.terminal import Bar, echo
 from anchorscope.config import Config
 from anchorscope.errors import UserError
+from anchorscope.simulate.worlds import Truth
 
 if TYPE_CHECKING:
     from anchorscope.run_folder.view import RunView
-
-Out = Annotated[Path, typer.Option(help="The run folder; continued if it exists.")]
 
 
 @with_config(*CONFIG_OPTIONS)
@@ -39,7 +33,7 @@ def run(config: Config, out: Out = Path("runs/main")) -> None:
     with Bar() as bar:
         view = run_pipeline(out=out, config=config, progress=bar)
     if config.rank is not None:
-        echo(rank_done(config.rank, config.world_size, "run"))
+        echo(rank_done(config, "run"))
         return
     if config.ablate:
         echo(view.ablation.round(2).to_string(index=False))
@@ -60,9 +54,8 @@ def analyse(
     config: Config,
     out: Out = Path("runs/states"),
     title: Annotated[
-        str | None, typer.Option(help="The model's name in the report; default: the file's name.")
+        str | None, option("The model's name in the report; default: the file's name.")
     ] = None,
-    limit: Annotated[str, typer.Option(help="Number of samples, or `all`.")] = "all",
 ) -> None:
     """Analyse states that you extracted yourself, with the results of `run`; needs no model.
 
@@ -73,9 +66,7 @@ def analyse(
     from anchorscope.pipeline.own_states import analyse as analyse_states
 
     with Bar() as bar:
-        view = analyse_states(
-            file, out=out, title=title, limit=read_limit(limit), config=config, progress=bar
-        )
+        view = analyse_states(file, out=out, title=title, config=config, progress=bar)
     print_findings(view)
 
 
@@ -90,15 +81,12 @@ def collect(
     config: Config,
     answers: Annotated[
         str | None,
-        typer.Option(
-            help="Your own rows with messages, prompt or question, answer and label: a file, or -."
-        ),
+        option("Your own rows with messages, prompt or question, answer and label: a file, or -."),
     ] = None,
     samples: Annotated[
-        int | None,
-        typer.Option(help="Answers sampled for each question, for detectors that compare them."),
+        int | None, option("Answers sampled for each question, for detectors that compare them.")
     ] = None,
-    temperature: Annotated[float, typer.Option(help="Temperature of the sampled answers.")] = 1.0,
+    temperature: Annotated[float, option("Temperature of the sampled answers.")] = 1.0,
 ) -> None:
     """Ask a model questions and keep what detectors need, without the analysis of pathways.
 
@@ -124,51 +112,23 @@ def collect(
                 folder, samples=samples, temperature=temperature, config=config, progress=bar
             )
     if config.rank is not None:
-        echo(rank_done(config.rank, config.world_size, "run"))
+        echo(rank_done(config, "run"))
     else:
         echo(f"Ready for `anchorscope detect eval {folder}` and `detect train {folder}`.")
 
 
 @with_config("robust")
-def simulate(
-    config: Config,
-    world: Annotated[
-        str, typer.Option(help="one-mechanism, two-pathways, shift, continuum, no-effect, ...")
-    ],
-    layers: Annotated[int, typer.Option(help="Layers of the simulated model.")] = 12,
-    samples: Annotated[int, typer.Option(help="Questions, half of them answered wrong.")] = 400,
-    strength: Annotated[
-        float, typer.Option(help="Size of the push, in standard deviations of the belief.")
-    ] = 4.0,
-    mixture: Annotated[float, typer.Option(help="Share of samples that are pushed.")] = 0.5,
-    noise: Annotated[float, typer.Option(help="Standard deviation of the noise.")] = 0.5,
-    belief: Annotated[
-        float, typer.Option(help="Distance of each class's mean belief from the middle.")
-    ] = 1.5,
-    templates: Annotated[int, typer.Option(help="Relations in the world 'templates'.")] = 4,
-    missed: Annotated[
-        float, typer.Option(help="Share of exact tokens not found, in the world 'finder-misses'.")
-    ] = 0.3,
-    control: Annotated[
-        str, typer.Option(help="What the neutral control does: jolt, displaces, surer, breaks.")
-    ] = "jolt",
-    width: Annotated[int, typer.Option(help="Width of a state.")] = 32,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    out: Annotated[Path, typer.Option(help="The run folder.")] = Path("runs/simulated"),
-) -> None:
+@with_config(*(one.name for one in fields(Truth)), kind=Truth, parameter="truth")
+def simulate(config: Config, truth: Truth, out: Out = Path("runs/simulated")) -> None:
     """Simulate hidden states with a known truth, and analyse them like those of a run.
 
     Example: `anchorscope simulate --world two-pathways --samples 800 --out runs/world`
     """
-    options = {name: value for name, value in locals().items() if name not in ("config", "out")}
-
-    from anchorscope.simulate import Truth
-    from anchorscope.simulate import simulate as simulate_world
     from anchorscope.simulate.run import config_of
+    from anchorscope.simulate.run import simulate as simulate_world
 
-    truth = Truth(**options)
+    config = config_of(truth, robust=config.robust)
     with Bar() as bar:
-        config = config_of(truth, robust=config.robust)
         view = simulate_world(truth, out=out, config=config, progress=bar)
     if config.robust:
         echo(view.robust.round(2).to_string(index=False))
@@ -195,9 +155,9 @@ def print_findings(view: RunView) -> None:
         echo(f"Next: anchorscope view {folder}   # every question, in the browser")
 
 
-def rank_done(rank: int, world_size: int | None, what: str) -> str:
+def rank_done(config: Config, what: str) -> str:
     """Tell the user what to do once one rank's shards are computed."""
     return (
-        f"The shards of rank {rank} of {world_size} are done. When all ranks are, the"
-        f" same command without --rank and --world-size finishes the {what}."
+        f"The shards of rank {config.rank} of {config.world_size} are done. When all ranks are,"
+        f" the same command without --rank and --world-size finishes the {what}."
     )

@@ -11,46 +11,42 @@ from typing import Annotated
 
 import typer
 
-from anchorscope.cli.model import load_named
+from anchorscope.cli.model import LOADED, load_named
 from anchorscope.cli.options import (
     MODEL_HELP,
-    Adapter,
     AsDataset,
     DetectorFolder,
     DetectorModel,
-    Device,
-    Revision,
+    NoOpen,
+    Port,
+    argument,
+    flag,
+    option,
+    with_config,
 )
 from anchorscope.cli.terminal import Bar, echo, require_packages
+from anchorscope.config import Config
 from anchorscope.errors import UserError, unknown
 
 PASSWORD = "ANCHORSCOPE_PASSWORD"
 API_KEY = "ANCHORSCOPE_API_KEY"
-Port = Annotated[int, typer.Option(help="The port; 0 is any free one.")]
 
 
+@with_config(*LOADED)
 def app(
+    config: Config,
     run: Annotated[
-        Path | None,
-        typer.Argument(help="A finished run; without it, a small one is made and kept."),
+        Path | None, argument("A finished run; without it, a small one is made and kept.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help=f"The run's model; {MODEL_HELP}; without a run, `bundled`.")
+        str | None, option(f"The run's model; {MODEL_HELP}; without a run, `bundled`.")
     ] = None,
-    revision: Revision = None,
-    adapter: Adapter = None,
-    detector: Annotated[
-        str | None, typer.Option(help="A detector's folder, or a hub repository.")
-    ] = None,
+    detector: Annotated[str | None, option("A detector's folder, or a hub repository.")] = None,
     port: Port = 7860,
     listen: Annotated[
-        str,
-        typer.Option(help=f"Another address of this machine; needs a password in {PASSWORD}."),
+        str, option(f"Another address of this machine; needs a password in {PASSWORD}.")
     ] = "127.0.0.1",
-    device: Device = "auto",
-    no_open: Annotated[
-        bool, typer.Option("--no-open", help="Serve the page and open no browser.")
-    ] = False,
+    no_open: NoOpen = False,
 ) -> None:
     """Serve a page to ask a model live and inspect its answers, token by token.
 
@@ -77,8 +73,7 @@ def app(
     with Bar() as bar:
         bar.note("Loading the model ...")
         loaded = load_named(
-            {} if view is None else view.model, run,
-            model=model, revision=revision, adapter=adapter, device=device,
+            {} if view is None else view.model, run, model=model, config=config,
         )  # fmt: skip
         if view is None:
             bar.note("No run was given: probes are trained on built-in questions, once, and kept.")
@@ -97,46 +92,37 @@ def app(
         server.run(sockets=[bound])
 
 
+@with_config(*LOADED)
 def serve(
     detector: DetectorFolder,
+    config: Config,
     model: DetectorModel = None,
-    revision: Revision = None,
-    adapter: Adapter = None,
     port: Port = 8000,
     listen: Annotated[
-        str, typer.Option(help="Another address of this machine; needs an API key.")
+        str, option("Another address of this machine; needs an API key.")
     ] = "127.0.0.1",
     api_key: Annotated[
         str | None,
         typer.Option(envvar=API_KEY, help=f"The key that clients send; better in {API_KEY}."),
     ] = None,
-    queue: Annotated[
-        int, typer.Option(help="Requests that may wait; more are refused.", min=1)
-    ] = 64,
-    batch: Annotated[
-        int, typer.Option(help="Most answers in one batch, and in one request.", min=1)
-    ] = 32,
+    queue: Annotated[int, option("Requests that may wait; more are refused.", min=1)] = 64,
+    batch: Annotated[int, option("Most answers in one batch, and in one request.", min=1)] = 32,
     question_chars: Annotated[
-        int, typer.Option(help="Most characters of a prompt with its history.", min=1)
+        int, option("Most characters of a prompt with its history.", min=1)
     ] = 2000,
     max_tokens: Annotated[
-        int,
-        typer.Option(
-            help="Most tokens of an answer, where the detector was trained on given ones."
-        ),
+        int, option("Most tokens of an answer, where the detector was trained on given ones.")
     ] = 256,
-    request_bytes: Annotated[int, typer.Option(help="Most bytes of a request.", min=1)] = 1 << 16,
+    request_bytes: Annotated[int, option("Most bytes of a request.", min=1)] = 1 << 16,
     request_seconds: Annotated[
-        float, typer.Option(help="Most seconds until a request has arrived whole.", min=0.001)
+        float, option("Most seconds until a request has arrived whole.", min=0.001)
     ] = 30.0,
     drain: Annotated[
-        float,
-        typer.Option(help="At SIGTERM, most seconds to answer the requests under way.", min=0),
+        float, option("At SIGTERM, most seconds to answer the requests under way.", min=0)
     ] = 30.0,
-    device: Device = "auto",
     as_dataset: AsDataset = None,
     quiet: Annotated[
-        bool, typer.Option("--quiet", help="Write no line for each request to standard error.")
+        bool, flag("--quiet", "Write no line for each request to standard error.")
     ] = False,
 ) -> None:
     """Serve a model's answers with their scores to OpenAI's clients, until Ctrl-C or SIGTERM.
@@ -158,9 +144,7 @@ def serve(
     _check_dataset(loaded.datasets, as_dataset)
     with Bar() as bar:
         bar.note("Loading the model ...")
-        lm = load_named(
-            loaded.model, detector, model=model, revision=revision, adapter=adapter, device=device
-        )
+        lm = load_named(loaded.model, detector, model=model, config=config)
         bar.note("Proving the detector on the model with one question ...")
         served = Served(loaded, lm, as_dataset, max_tokens=max_tokens)
         served.warm()

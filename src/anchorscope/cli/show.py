@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
-from anchorscope.cli.options import FinishedRun, SomeData, words
+from anchorscope.cli.options import FinishedRun, NewFile, NoOpen, SomeData, argument, flag, option
 from anchorscope.cli.terminal import Terminal, echo, plain_table, quiet_libraries
+from anchorscope.config import words
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import MODES
 
@@ -30,17 +30,14 @@ COLOURS = {
 
 
 def figure(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, one panel for each model.")],
-    out: Annotated[Path, typer.Option(help="A .png, .svg or .pdf file.")] = Path("delta_p.pdf"),
+    runs: Annotated[list[Path], argument("Run folders, one panel for each model.")],
+    out: Annotated[Path, option("A .png, .svg or .pdf file.")] = Path("delta_p.pdf"),
     mode: Annotated[
-        str | None,
-        typer.Option(help="paper, strict, or both; default: both, or strict with --style."),
+        str | None, option("paper, strict, or both; default: both, or strict with --style.")
     ] = None,
     style: Annotated[
         str | None,
-        typer.Option(
-            help="paper (7 inches wide) or slides (16:9); the caption is printed, not drawn."
-        ),
+        option("paper (7 inches wide) or slides (16:9); the caption is printed, not drawn."),
     ] = None,
 ) -> None:
     """Draw ΔP by layer: solid for Q-anchored, dashed for A-anchored, a panel for each model."""
@@ -73,15 +70,11 @@ def figure(
 
 
 def view(
-    runs: Annotated[
-        list[Path], typer.Argument(help="A run folder, or two with the same questions.")
-    ],
+    runs: Annotated[list[Path], argument("A run folder, or two with the same questions.")],
     out: Annotated[
-        Path | None, typer.Option(help="The page; without it, view.html in the first run folder.")
+        Path | None, option("The page; without it, view.html in the first run folder.")
     ] = None,
-    no_open: Annotated[
-        bool, typer.Option("--no-open", help="Write the page and open no browser.")
-    ] = False,
+    no_open: NoOpen = False,
 ) -> None:
     """Write a page to browse a finished run: figures, samples, tokens.
 
@@ -118,10 +111,10 @@ def open_in_browser(address: str) -> bool:
 
 def export(
     run: FinishedRun,
-    to: Annotated[str, typer.Option(help="numpy, hf (datasets), or probelab.")],
-    out: Annotated[Path, typer.Option(help="The folder to write; it must be new or empty.")],
+    to: Annotated[str, option("numpy, hf (datasets), or probelab.")],
+    out: Annotated[Path, option("The folder to write; it must be new or empty.")],
     passes: Annotated[
-        str, typer.Option(help="Whose states, joined by commas: clean, knockout, neutral, ...")
+        str, option("Whose states, joined by commas: clean, knockout, neutral, ...")
     ] = "clean",
     data: SomeData = "",
 ) -> None:
@@ -147,12 +140,10 @@ def export(
 
 
 def claims(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders; two models are compared.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Also write the table to this .csv file.")
-    ] = None,
+    runs: Annotated[list[Path], argument("Run folders; two models are compared.")],
+    out: NewFile = None,
     no_statements: Annotated[
-        bool, typer.Option("--no-statements", help="Leave out what each claim states.")
+        bool, flag("--no-statements", "Leave out what each claim states.")
     ] = False,
 ) -> None:
     """Print the decision on each claim in both modes, with a column for each dataset.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -49,30 +50,30 @@ class Element(NamedTuple):
 
 def countries() -> list[Country]:
     """The members of the United Nations, by code."""
-    return [Country(*map(_cell, row.keys(), row.values())) for row in _rows("countries.csv")]
+    return [Country(**row) for row in _rows("countries.csv")]
 
 
 def cities() -> list[City]:
     """Cities whose name means them and no other, from small towns to the largest."""
-    return [City(*map(_cell, row.keys(), row.values())) for row in _rows("cities.csv")]
+    return [City(**row) for row in _rows("cities.csv")]
 
 
 def elements() -> list[Element]:
     """The chemical elements by atomic number."""
-    return [Element(*map(_cell, row.keys(), row.values())) for row in _rows("elements.csv")]
+    return [Element(**row) for row in _rows("elements.csv")]
 
 
-def _cell(column: str, text: str) -> Any:
-    """Parse a cell: a number, names separated by |, or text."""
-    if column in ("population", "area", "number"):
-        return int(text)
-    if column in ("latitude", "longitude"):
-        return float(text)
-    if column in ("names", "capitals", "continents", "currencies", "also"):
-        return tuple(name for name in text.split("|") if name)
-    return text
+_NUMBERS = {"population": int, "area": int, "number": int, "latitude": float, "longitude": float}
+_LISTS = ("names", "capitals", "continents", "currencies", "also")
 
 
-def _rows(name: str) -> list[dict[str, str]]:
-    place = files("anchorscope.datasets") / "facts" / name
-    return list(csv.DictReader(place.read_text(encoding="utf-8").splitlines()))
+def _rows(name: str) -> Iterator[dict[str, Any]]:
+    """The rows of a table; names in a list are separated by |."""
+    text = (files("anchorscope.datasets") / "facts" / name).read_text(encoding="utf-8")
+    for row in csv.DictReader(text.splitlines()):
+        yield {
+            column: tuple(filter(None, cell.split("|")))
+            if column in _LISTS
+            else _NUMBERS.get(column, str)(cell)
+            for column, cell in row.items()
+        }

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from anchorscope.datasets.source import Draft, Row
 from anchorscope.datasets.text import digest, normalised, one_line
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, short
 from anchorscope.records import Question
 
 NAMED = (
@@ -194,7 +194,7 @@ def _list(value: object, column: str) -> tuple[str, ...]:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
             raise ValueError(
-                f": {column} begins with [ but is no JSON list: {_short(value)}. "
+                f": {column} begins with [ but is no JSON list: {short(value)}. "
                 'Write ["a", "b"] or a | b.'
             ) from error
     elif isinstance(value, str):
@@ -217,9 +217,4 @@ def _popularity(value: object) -> float | None:
 
 
 def _wrong(column: str, accepted: str, value: object) -> ValueError:
-    return ValueError(f": {column} must be {accepted}, not {_short(value)}.")
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return ValueError(f": {column} must be {accepted}, not {short(value)}.")

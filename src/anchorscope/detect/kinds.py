@@ -105,7 +105,7 @@ class TokenFeatures(Columns):
         return "the entropy of each token was not kept (collect again)"
 
 
-def _token_statistics(text: Text) -> list[float]:
+def _token_statistics(text: Text) -> list[Any]:
     """Mean, extremes, spread and ends of both, those of E_A, and the number of tokens."""
     both = [np.array(text.log_probs), np.array(text.entropies)]
     exact = list(text.exact_answer)
@@ -326,7 +326,7 @@ def fit_weights(scores: np.ndarray, z: np.ndarray) -> np.ndarray:
     mean, spread = scores.mean(axis=0), scores.std(axis=0)
     x = (scores - mean) / np.where(spread > 0, spread, 1.0)
     weights, used = np.zeros(scores.shape[1]), np.arange(scores.shape[1])
-    solver = LogisticRegression(C=1 / (_RIDGE * len(z)), tol=1e-8, max_iter=1000)
+    solver: Any = LogisticRegression(C=1 / (_RIDGE * len(z)), tol=1e-8, max_iter=1000)
     while len(used) and (solver.fit(x[:, used], z).coef_[0] < 0).any():
         used = used[solver.coef_[0] > 0]
     if not len(used):

@@ -14,13 +14,12 @@ from anchorscope.answers.generate import Answerer
 from anchorscope.detect.read_answers import PrefixOf, Task
 from anchorscope.engine.decode import Prefix, read_prefix, shared_prefix
 from anchorscope.engine.lease import Lease
-from anchorscope.errors import UserError, unknown
+from anchorscope.errors import UserError, short, unknown
 from anchorscope.models import Model
 from anchorscope.models.prompts import (
     Prompt,
     PromptPart,
     has_chat,
-    short,
     tokenise,
     window_of,
 )

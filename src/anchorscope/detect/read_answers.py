@@ -108,7 +108,7 @@ def read_prompt_ends(
 
         def work(batch: list[int]) -> np.ndarray:
             own = [prompts[n] for n in batch]
-            grown = grow_trunk(lease, fitting(prefix_of(lease), own), own, room=0, head=False)
+            grown = grow_trunk(lease, fitting(prefix_of(lease), own), own)
             return on_host(grown.last.states[:, layer - 1])
 
         for batch, states in in_batches(
@@ -224,7 +224,7 @@ def _read(
         for task in batch
     ]
     prompts = [task.prompt_ids for task in batch]
-    grown = grow_trunk(lease, prefix, prompts, room=0, head=token_log_probs)
+    grown = grow_trunk(lease, prefix, prompts, head=token_log_probs)
     first = None  # [answer, word]: the logits of the prompts' last tokens are those of the first
     if grown.last.logits is not None:
         first = torch.log_softmax(grown.last.logits.float(), dim=-1)

@@ -16,8 +16,7 @@ from pyarrow import ArrowException
 
 from anchorscope.datasets.from_file import extension, read_rows
 from anchorscope.detect.prompts import Exchange
-from anchorscope.errors import UserError, unknown
-from anchorscope.models.prompts import short
+from anchorscope.errors import UserError, short, unknown
 from anchorscope.run_folder.disk import check_writable, write_atomic
 
 Fields = dict[str, Any]

@@ -225,7 +225,8 @@ def _by_surface(
     base = np.array([id.removesuffix(f"#{form}") if form else id for id, form in pairs])
     read = scores[np.isin(base, base[(scores["surface"] != "").to_numpy()])]
     areas, flagged = {}, {}
-    for form, rows in read.groupby("surface", sort=False):
+    groups: Any = read.groupby("surface", sort=False)
+    for form, rows in groups:
         z, probability = rows["z"].to_numpy(), rows["probability"].to_numpy(dtype=float)
         areas[form or "as-written"] = float(auroc(z, probability))
         flagged[form or "as-written"] = float(np.mean(probability[z == 0] > threshold))

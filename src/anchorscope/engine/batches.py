@@ -171,6 +171,30 @@ class PackTooLong(UserError):
         self.tokens = right
 
 
+# --- How many questions are saved together ---
+
+_SHARD = {"cpu": 64, "cuda": 4096}  # questions between two saves, at most
+# On a GPU the next token of many answers takes hardly longer than that of few, and their states
+# under one pass may take so many bytes of main memory. Not by who computes: one process and
+# several must make the same batches.
+_LEAST_GPU, _STATES = 1024, 1 << 28
+# Of a shard on a CPU: half a minute on two cores, so that a stop loses no more than a minute.
+_LEAST_CPU, _OPERATIONS = 4, 1 << 41
+_TOKENS_EACH = 64  # of a question with its answer and interventions, about
+
+
+def shard_of(model: Model) -> int:
+    """How many questions are saved together: fewer of a model that is slow on a CPU, or wide."""
+    size = _SHARD[kind_of(model)]
+    if kind_of(model) == "cuda":
+        state = 2 * model.blocks * model.parts.width  # bytes in half precision
+        return max(_LEAST_GPU, min(size, power_of_two(_STATES // state)))
+    weights = sum(p.numel() for block in model.parts.blocks for p in block.parameters())
+    while size > _LEAST_CPU and size * _TOKENS_EACH * 2 * weights > _OPERATIONS:
+        size //= 2
+    return size
+
+
 # --- Batches ---
 
 

@@ -117,8 +117,8 @@ def grow_trunk(
     prefix: Prefix,
     prompts: Sequence[Sequence[int]],
     *,
-    room: int,
-    head: bool,
+    room: int = 0,
+    head: bool = False,
     extra_position: Sequence[int] | None = None,
 ) -> GrownTrunk:
     """The trunk of these prompts, with `room` for as many tokens more in its memory.

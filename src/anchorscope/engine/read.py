@@ -44,20 +44,19 @@ class Row:
 
 
 def row_for(
+    trunk: Trunk,
     positions: TokenPositions,
     number: int,
     intervention: Intervention,
     *,
-    blocks: int,
-    turn_at: int,
-    seed: int,
+    seed: int = 0,
 ) -> Row:
-    """The row of one question under one intervention, cut in all blocks.
+    """The row of a question, by its number in the trunk, under one intervention in all blocks.
 
     Layer k depends on the blocks 1..k alone, so a pass with the cut in all of them holds the
     cumulative result for every k.
     """
-    answer = len(positions.ids) - positions.answer_at
+    answer, blocks = len(positions.ids) - positions.answer_at, range(len(trunk.pairs))
     if intervention.answer_only:
         # The prompt's first token stays in front: it is the sink the model has always had there.
         ids = (positions.ids[0], *positions.ids[positions.answer_at :])
@@ -69,13 +68,13 @@ def row_for(
         assert positions.exact_answer, "a boost needs the exact answer tokens positions"
         at = tuple(range(positions.answer_at, len(positions.ids)))
         ids = positions.ids[positions.answer_at :]
-        return Row(number, intervention, keys, ids, at, range(blocks), positions.exact_answer)
-    start = first_changed(positions, keys, turn_at)
+        return Row(number, intervention, keys, ids, at, blocks, positions.exact_answer)
+    start = first_changed(positions, keys, len(trunk.prefix))
     # The last token of the prompt stays in any case: the first word of the answer comes from it.
     unseen = frozenset(keys if intervention.hides_keys else ()) - {positions.answer_at - 1}
     at = tuple(i for i in range(start, len(positions.ids)) if i not in unseen)
     ids = tuple(positions.ids[i] for i in at)
-    return Row(number, intervention, keys, ids, at, range(blocks), answer=answer)
+    return Row(number, intervention, keys, ids, at, blocks, answer=answer)
 
 
 def unchanged_row(

@@ -8,7 +8,7 @@ against those of the group's probe: what it could rediscover of one probe does n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,8 +31,7 @@ SUBSETS_OF: Mapping[Mode, tuple[Subset, ...]] = {"paper": ("all",), "strict": PR
 RESAMPLES = 300  # at most, behind each of its many AUROC intervals
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Task:
+class _Task(NamedTuple):
     """Q (1.0) against A (0.0) in one mode and subset at one layer, [question]; NaN: not in it."""
 
     mode: Mode
@@ -63,18 +62,13 @@ def awareness_tables(inputs: PieceInputs, layer: int) -> Tables:
             used = ~np.isnan(task.scored) & np.isfinite(x).all(axis=1)
             scores[name] = np.full(len(used), np.nan)
             scores[name][used] = cross_fitted(x[used], task.learnt[used], readings.fold[used])
+        key = (layer, task.mode, task.subset)
         for name in (name for name in PREDICTORS if name in scores):
             read = ~np.isnan(scores[name])
-            area = auroc_interval(
-                task.scored[read],
-                scores[name][read],
-                seed=draws.seed,
-                resamples=draws.resamples,
-                entity=entity[read],
-            )
-            records.append((layer, task.mode, task.subset, name, area.n, *area[:3]))
-        rows = gaps_of_state(task.scored, scores, draws, entity=entity)
-        gaps += [(layer, task.mode, task.subset, *row) for row in rows]
+            drawn = {"seed": draws.seed, "resamples": draws.resamples, "entity": entity[read]}
+            area = auroc_interval(task.scored[read], scores[name][read], **drawn)
+            records.append((*key, name, area.n, *area[:3]))
+        gaps += [(*key, *row) for row in gaps_of_state(task.scored, scores, draws, entity=entity)]
     return {
         "awareness": inputs.table("awareness", records),
         "awareness_gap": inputs.table("awareness_gap", gaps),
@@ -128,18 +122,13 @@ def _tasks(inputs: PieceInputs, layer: int) -> list[_Task]:
     chosen[np.random.default_rng(inputs.config.seed).permutation(len(chosen))[:MOST]] = True
     for mode, subsets in SUBSETS_OF.items():
         groups, effect = inputs.groups(mode), ROLES[mode].effect
-        learnt = regroup(pathways(readings, probe=effect), inputs.config.grouping)[:, k]
+        own = regroup(pathways(readings, probe=effect), inputs.config.grouping)
         scored = _number(groups.pathway[:, k])
+        learnt = np.where(np.isnan(scored), np.nan, _number(own[:, k]))
         for subset in subsets:
             outside = ~(chosen & groups.subset(subset)[:, k])
-            task = _Task(
-                mode=mode,
-                subset=subset,
-                learnt=np.where(outside | np.isnan(scored), np.nan, _number(learnt)),
-                scored=np.where(outside, np.nan, scored),
-                logit=readings.of(effect)[:, k],
-            )
-            tasks.append(task)
+            labels = [np.where(outside, np.nan, part) for part in (learnt, scored)]
+            tasks.append(_Task(mode, subset, *labels, logit=readings.of(effect)[:, k]))
     return tasks
 
 

@@ -71,7 +71,7 @@ def _compared(
     """Q, A and Q less A; `share`: values are 0 or 1."""
     from scipy.stats import fisher_exact, mannwhitneyu  # slow to import: for the processes here
 
-    q, a = values[is_q], values[~is_q]
+    sides = [values[is_q], values[~is_q]]
     options: dict[str, int] = {"seed": draws.seed, "resamples": draws.resamples}
     if share:
         one, other = (rate(values[side], entity=entity[side]) for side in (is_q, ~is_q))
@@ -81,16 +81,15 @@ def _compared(
             bootstrap_mean(values[side], entity=entity[side], **options) for side in (is_q, ~is_q)
         )
         gap = difference_of_means(values, is_q.astype(float), draws, entity=entity)
+    p = np.nan
     # Fisher's and Mann and Whitney's tests take samples as independent of one another.
     if shared_entities(entity, len(entity)) is not None:
         p = p_of_interval(gap)
-    elif not (len(q) and len(a)):
-        p = np.nan
-    elif share:
-        cells = [[int(group.sum()), len(group) - int(group.sum())] for group in (q, a)]
+    elif all(map(len, sides)) and share:
+        cells = [[int(group.sum()), len(group) - int(group.sum())] for group in sides]
         p = float(fisher_exact(cells).pvalue)  # type: ignore[union-attr]
-    else:
-        p = float(mannwhitneyu(q, a).pvalue)
+    elif all(map(len, sides)):
+        p = float(mannwhitneyu(sides[0], sides[1]).pvalue)
     rows = (("Q", one, np.nan), ("A", other, np.nan), ("Q-A", gap, p))
     return [(name, e.n, *e[:3], value) for name, e, value in rows]
 
@@ -106,59 +105,48 @@ def boundary_model_table(inputs: PieceInputs) -> pd.DataFrame:
     """
     readings, covariates, rows = inputs.readings, inputs.covariates, []
     for mode in MODES:
-        groups = inputs.groups(mode)
+        groups, roles = inputs.groups(mode), ROLES[mode]
         for k, layer in enumerate(inputs.layers):
             used = groups.member("all")[:, k]
-            logit, grouped = (
-                readings.of(probe)[used, k] for probe in (ROLES[mode].effect, ROLES[mode].group)
-            )
-            margin, margin_grouped = np.abs(logit), np.abs(grouped)
+            logit, grouped = (readings.of(p)[used, k] for p in (roles.effect, roles.group))
             columns = {
                 "pathway": groups.member("Q")[used, k].astype(float),
                 "logit": (logit + grouped) / 2,
-                "margin": (margin + margin_grouped) / 2,
+                "margin": (np.abs(logit) + np.abs(grouped)) / 2,
                 "popularity": covariates.log_popularity[used],
                 "length": covariates.prompt_length[used],
             }
-            if ROLES[mode].group != ROLES[mode].effect:
+            if roles.group != roles.effect:
                 # The group is another probe's: what that probe reads of z is not the pathway's.
-                columns |= {
-                    "logits apart": logit - grouped,
-                    "margins apart": margin - margin_grouped,
-                }
+                columns["logits apart"] = logit - grouped
+                columns["margins apart"] = np.abs(logit) - np.abs(grouped)
             terms = _wald(columns, readings.z[used] == 0)
             rows += [(layer, mode, term, *terms[term], int(used.sum())) for term in TERMS]
     return inputs.table("boundary_model", rows)
 
 
 def _wald(columns: Mapping[str, np.ndarray], right: np.ndarray) -> dict[str, tuple]:
-    """Coefficient, interval and p of each term; NaN where the model has none."""
-    design = _design(columns, right)
+    """Coefficient, interval and p of each term, standardised; NaN where the model has none.
+
+    A column with gaps gets a marker of them beside it, unless the answers in the gaps are all right
+    or all wrong: such a marker would separate them, and take every other term down with it.
+    """
     terms: dict[str, tuple] = dict.fromkeys(columns, (np.nan,) * 4)
+    design: dict[str, np.ndarray] = {}
+    for name, column in columns.items():
+        known = ~np.isnan(column)
+        if known.sum() < 2 or not np.ptp(column[known]) > 0:
+            continue
+        middle, spread = column[known].mean(), column[known].std()
+        design[name] = np.where(known, (column - middle) / spread, 0.0)
+        if len(np.unique(right[~known])) == 2:
+            design[f"{name} unknown"] = (~known - (~known).mean()) / (~known).std()
     fitted = fit_logistic(np.column_stack(list(design.values())), right) if design else None
     if fitted is not None:
         for term, value, error in zip(design, *(part[1:].tolist() for part in fitted), strict=True):
             p = float(2 * ndtr(-abs(value) / error))
             terms[term] = (value, value - Z * error, value + Z * error, p)
     return terms
-
-
-def _design(columns: Mapping[str, np.ndarray], right: np.ndarray) -> dict[str, np.ndarray]:
-    """The standardised columns that have spread; a marker where one has gaps.
-
-    A marker of answers that are all right or all wrong would separate them, and take every other
-    term down with it: then the gaps are filled with the mean and not marked.
-    """
-    design: dict[str, np.ndarray] = {}
-    for name, column in columns.items():
-        finite = ~np.isnan(column)
-        if finite.sum() < 2 or not np.ptp(column[finite]) > 0:
-            continue
-        middle, spread = column[finite].mean(), column[finite].std()
-        design[name] = np.where(finite, (column - middle) / spread, 0.0)
-        if len(np.unique(right[~finite])) == 2:
-            design[f"{name} unknown"] = (~finite - (~finite).mean()) / (~finite).std()
-    return design
 
 
 def _tables(inputs: PieceInputs) -> list[Part]:

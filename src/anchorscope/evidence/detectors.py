@@ -11,12 +11,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from anchorscope.engine.batches import Budget, in_batches
-from anchorscope.engine.decode import grow_trunk, read_prefix, shared_prefix
+from anchorscope.engine.batches import Budget
+from anchorscope.engine.decode import GrownTrunk, read_prefix, shared_prefix
 from anchorscope.engine.passes import reweightings
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Piece, PromptMaker
-from anchorscope.evidence.shards import Shards, evidence_name
+from anchorscope.evidence.shards import Shards, evidence_name, over_prompts
 from anchorscope.models import Model
 from anchorscope.models.prompts import make_prompts
 from anchorscope.records import Sample
@@ -47,19 +47,15 @@ def p_true(shards: Shards, samples: Sequence[Sample], *, style: str) -> dict[str
     prefix = read_prefix(lease, shared_prefix(list(tokens_by_id.values()), stop=stop))
     true, false = (_first_tokens(model, word) for word in _WORDS)
 
-    def work(batch: list[str]) -> Tensor:
-        grown = grow_trunk(lease, prefix, [tokens_by_id[id] for id in batch], room=0, head=True)
+    def share(grown: GrownTrunk) -> Tensor:
         assert grown.last.logits is not None
         chance = torch.softmax(grown.last.logits.float(), dim=-1)
         yes, no = chance[:, true].sum(dim=-1), chance[:, false].sum(dim=-1)
         return (yes / (yes + no)).cpu()
 
-    def length(id: str) -> int:
-        return len(tokens_by_id[id]) - len(prefix)
-
     shares_by_id: dict[str, float] = {}
-    for batch, shares in in_batches(
-        tokens_by_id, work, length=length, then=str, budget=Budget.of(lease.model)
+    for batch, shares in over_prompts(
+        lease, prefix, tokens_by_id, share, budget=Budget.of(model), head=True
     ):
         shares_by_id |= dict(zip(batch, shares.tolist(), strict=True))
     return {id: shares_by_id[id] for id in tokens_by_id}

@@ -124,10 +124,10 @@ def sweep(
     `sets` are each sample's, by id. Only logits leave the device.
     """
     records: list[tuple] = []
-    budget, shape = Budget.of(lease.model), {"turn_at": len(prefix), "seed": 0}
+    budget = Budget.of(lease.model)
     for batch, trunk in trunks(lease, prefix, samples, budget=budget):
         rows = [
-            row_for(positions_of(sample), number, cut, blocks=lease.model.blocks, **shape)
+            row_for(trunk, positions_of(sample), number, cut)
             for number, sample in enumerate(batch)
             for cut in (CLEAN, *(_cut(each, where) for each in sets[sample.id]))
         ]

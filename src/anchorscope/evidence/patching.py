@@ -115,7 +115,8 @@ def choose_donors(samples: Sequence[Sample], *, seed: int) -> list[Donor]:
         others = np.flatnonzero(~same)
         random = _draw(others, seed, "random", sample.id)
         matched = _draw(nearest(own, others), seed, "matched", sample.id)
-        for kind, other in (("matched", matched), ("random", random), ("other", random)):
+        chosen: dict[Kind, int | None] = {"matched": matched, "random": random, "other": random}
+        for kind, other in chosen.items():
             if other is None:
                 donors.append(Donor(sample.id, kind, "", False, np.nan))
                 continue

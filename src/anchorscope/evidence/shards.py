@@ -7,14 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 import pandas as pd
 from torch import Tensor
 
 from anchorscope.engine.batches import Budget, in_batches
-from anchorscope.engine.decode import Prefix, Trunk, grow_trunk, read_prefix, shared_prefix
+from anchorscope.engine.decode import (
+    GrownTrunk,
+    Prefix,
+    Trunk,
+    grow_trunk,
+    read_prefix,
+    shared_prefix,
+)
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.transfer import to_host
 from anchorscope.probes.probe_set import ProbeSet
@@ -22,6 +29,8 @@ from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Sample
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
+
+Result = TypeVar("Result")
 
 
 def evidence_name(piece: str, number: int) -> str:
@@ -110,24 +119,40 @@ def prefix_of(lease: Lease, samples: Sequence[Sample]) -> Prefix:
     return read_prefix(lease, shared_prefix([sample.prompt_ids for sample in samples], stop=stop))
 
 
+def over_prompts(
+    lease: Lease,
+    prefix: Prefix,
+    prompts: Mapping[str, Sequence[int]],
+    work: Callable[[GrownTrunk], Result],
+    *,
+    budget: Budget,
+    head: bool = False,
+) -> Iterator[tuple[list[str], Result]]:
+    """The ids of a batch of prompts, and what `work` makes of their trunk."""
+    rows = prefix.rows_within(
+        budget.trunk,
+        room=max(map(len, prompts.values()), default=0) - len(prefix),
+        segmented=lease.fused,
+    )
+    yield from in_batches(
+        prompts,
+        lambda ids: work(grow_trunk(lease, prefix, [prompts[id] for id in ids], head=head)),
+        length=lambda id: len(prompts[id]) - len(prefix),
+        then=str,
+        budget=budget,
+        rows=rows,
+    )
+
+
 def read_ends(
     lease: Lease, prefix: Prefix, sequences: Mapping[str, Sequence[int]], *, budget: Budget
 ) -> dict[str, np.ndarray]:
     """The clean state [layer, width] at the last token of each sequence, by id."""
     states_by_id: dict[str, np.ndarray] = {}
     for front, ids in _by_prefix(prefix, sequences):
-
-        def work(batch: list[str], front: Prefix = front) -> Tensor:
-            whole = [sequences[id] for id in batch]
-            return grow_trunk(lease, front, whole, room=0, head=False).last.states
-
-        def length(id: str, front: Prefix = front) -> int:
-            return len(sequences[id]) - len(front)
-
-        room = max(map(length, ids))
-        rows = front.rows_within(budget.trunk, room=room, segmented=lease.fused)
-        for batch, states in in_batches(
-            ids, work, length=length, then=str, budget=budget, rows=rows
+        own = {id: sequences[id] for id in ids}
+        for batch, states in over_prompts(
+            lease, front, own, lambda grown: grown.last.states, budget=budget
         ):
             states_by_id |= dict(zip(batch, to_host(states), strict=True))
     return {id: states_by_id[id] for id in sequences}
@@ -137,19 +162,10 @@ def trunks(
     lease: Lease, prefix: Prefix, samples: Sequence[Sample], *, budget: Budget
 ) -> Iterator[tuple[list[Sample], Trunk]]:
     """Samples with the clean trunk of their prompts, a batch at a time."""
-
-    def work(batch: list[Sample]) -> Trunk:
-        prompts = [sample.prompt_ids for sample in batch]
-        return grow_trunk(lease, prefix, prompts, room=0, head=False).trunk
-
-    def length(sample: Sample) -> int:
-        return len(sample.prompt_ids) - len(prefix)
-
-    room = max(map(length, samples), default=0)
-    rows = prefix.rows_within(budget.trunk, room=room, segmented=lease.fused)
-    yield from in_batches(
-        samples, work, length=length, then=lambda s: s.id, budget=budget, rows=rows
-    )
+    by_id = {sample.id: sample for sample in samples}
+    prompts = {sample.id: sample.prompt_ids for sample in samples}
+    for ids, trunk in over_prompts(lease, prefix, prompts, lambda g: g.trunk, budget=budget):
+        yield [by_id[id] for id in ids], trunk
 
 
 def _by_prefix(

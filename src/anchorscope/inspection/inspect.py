@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from scipy.special import expit
 
+from anchorscope.answers.prompted import Prompted, mark_answer
 from anchorscope.config import Config
 from anchorscope.detect.answer_parts import locate_answer
 from anchorscope.detect.detector import Detector, RunningScore
@@ -36,8 +37,6 @@ from anchorscope.inspection.choices import PATCH, Choices, Head
 from anchorscope.inspection.readings import RunReadings, wrong_by_detector
 from anchorscope.inspection.result import Inspection, Token
 from anchorscope.models import Model, load_model
-from anchorscope.pipeline.prepare import Prompted
-from anchorscope.pipeline.read_states import mark_answer
 from anchorscope.records import MODES, Mode, Question, Sample, Span
 from anchorscope.run_folder.identity import weights_hash
 from anchorscope.run_folder.view import RunView
@@ -365,13 +364,15 @@ class Inspector:
         with Lease(self.model) as lease:
             # All passes are rows of one trunk, as in a run.
             prefix = self._prefix(lease, sample.prompt_ids)
-            trunk = grow_trunk(lease, prefix, [sample.prompt_ids], room=0, head=False).trunk
+            trunk = grow_trunk(lease, prefix, [sample.prompt_ids]).trunk
             own = replace(positions_of(sample), exact_question=cut)
             (positions,) = with_mass(lease, trunk, [own], budget=budget)
             assert positions is not None
-            place = {"blocks": self.model.blocks, "turn_at": len(prefix), "seed": self.config.seed}
+            seed = self.config.seed
             rows = [
-                row_for(positions, 0, each, **place) for each in passes if cut or each.answer_only
+                row_for(trunk, positions, 0, each, seed=seed)
+                for each in passes
+                if cut or each.answer_only
             ]
             for batch, read in read_rows(lease, trunk, rows, budget=budget):
                 for row, state in zip(batch, to_host(read), strict=True):

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 from scipy.special import expit
 
 from anchorscope.detect.detector import Detector
@@ -84,8 +85,8 @@ class RunReadings:
         samples = where(self.run.samples, dataset=self.dataset)
         if "fold" not in samples.columns:
             return {}
-        own = samples.set_index("id")["fold"].dropna().astype(int)
-        return {str(id): int(fold) for id, fold in own.items()}
+        rows = [row for row in records(samples) if not pd.isna(row["fold"])]
+        return {str(row["id"]): int(row["fold"]) for row in rows}
 
     def logits(self, states: np.ndarray, fold: int | None, mode: Mode) -> np.ndarray:
         """The logits [row, layer] of states [row, layer, width] by the mode's effect probe.
@@ -140,13 +141,14 @@ class RunReadings:
     @cached_property
     def _middles(self) -> dict[tuple[str, int, int, str], tuple[float, float]]:
         """The quartiles of P(wrong) under the knockout, by mode, layer, class and pathway."""
-        rows, key = where(self.run.pathways, dataset=self.dataset), list(_GROUP)
-        groups = rows.groupby(key, observed=True)["logit_knockout"]
-        return {
-            cast(tuple, name): tuple(np.quantile(expit(logits.dropna()), (0.25, 0.75)).tolist())
-            for name, logits in groups
-            if logits.count() >= LEAST
-        }
+        rows, middles = where(self.run.pathways, dataset=self.dataset), {}
+        key = ["mode", "layer", "prediction", "pathway"]
+        for names, group in rows.groupby(key, observed=True):
+            logits = group["logit_knockout"].dropna().to_numpy(float)
+            if len(logits) >= LEAST:
+                low, high = np.quantile(expit(logits), (0.25, 0.75)).tolist()
+                middles[cast(tuple, names)] = low, high
+        return middles
 
     def wrong(self, mode: Mode, probability: float) -> Wrong:
         """P(wrong) by the run's probe, with the share of wrong answers among those alike."""
@@ -164,9 +166,6 @@ class RunReadings:
             )
         by = f"the run's probe at layer {self.layer}"
         return Wrong(probability=probability, by=by, calibration=words)
-
-
-_GROUP = ("mode", "layer", "prediction", "pathway")
 
 
 def wrong_by_detector(detector: Detector, scored: Scored) -> Wrong:

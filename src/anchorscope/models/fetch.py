@@ -6,7 +6,6 @@ settings hold: index, proxy and certificates.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from anchorscope.errors import UserError, in_a_line
 from anchorscope.models.locate import Weights, weights_called
 from anchorscope.progress import Progress, Quiet
+from anchorscope.run_folder.disk import describe
 
 _SLOWEST = 10_000  # bytes a second, besides two minutes
 
@@ -49,14 +49,11 @@ def fetch_weights(name: str, *, progress: Progress | None = None) -> Path:
 
 def _check(file: Path, sha256: str) -> None:
     """Raise a UserError where the file has another checksum."""
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    if digest.hexdigest() != sha256:
+    own = describe(file).sha256
+    if own != sha256:
         raise UserError(
-            f"{file.name} has the SHA-256 {digest.hexdigest()}, not {sha256}: it is torn, or "
-            f"another file. Nothing of it is used. Remove {file} if it is there, and try again."
+            f"{file.name} has the SHA-256 {own}, not {sha256}: it is torn, or another file. "
+            f"Nothing of it is used. Remove {file} if it is there, and try again."
         )
 
 

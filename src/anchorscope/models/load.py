@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,6 @@ from anchorscope.models.device import (
 from anchorscope.models.gguf import convert_once
 from anchorscope.models.locate import WEIGHTS, find_model
 from anchorscope.models.parts import Parts, find_parts
-from anchorscope.progress import without_library_bars
 
 log = logging.getLogger(__name__)
 
@@ -98,67 +99,71 @@ def load_model(
 
     """
     if not isinstance(model, str | Path):
-        return _wrap(model, tokenizer, None if adapter is None else str(adapter))
+        return _wrap(model, tokenizer, adapter)
     if trust_remote_code:
         log.warning(
             "Code that comes with %s will be run on this machine, with your rights "
             "(trust_remote_code). Read it first.", model,
         )  # fmt: skip
-    choice = choose(device, dtype)
+    choice, given = choose(device, dtype), str(model)
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
-    change = None if adapter is None else str(adapter)
-    with without_library_bars():
-        place, name = _locate(str(model))  # which may convert a file
-        lm, tokenizer = _read(place, str(model), choice, options, change)
-    if change is not None:
-        path = user_path(change)
-        last = path.resolve().name if path.is_dir() else change.rstrip("/").split("/")[-1]
+    with _without_library_bars():
+        place = find_model(given)
+        name = place.split("/")[-1] if isinstance(place, str) else place.resolve().name
+        if isinstance(place, Path) and place.suffix == ".gguf":
+            name = WEIGHTS[given].title if given in WEIGHTS else place.stem
+            place = convert_once(place)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(str(place), **options)
+            lm = _read_weights(str(place), choice, options, adapter)
+        except (MemoryError, UserError):
+            raise
+        except torch.OutOfMemoryError as error:
+            raise _too_large(choice.device) from error
+        except Exception as error:  # a folder or an answer that makes no sense ends in any error
+            raise unreadable(given, error, trusted=trust_remote_code) from error
+    if adapter is not None:
+        path = user_path(adapter)
+        last = path.resolve().name if path.is_dir() else str(adapter).rstrip("/").split("/")[-1]
         name = f"{name} + {last}"
     why = choice.why + (f"; on {devices_of(lm)}" if choice.spread else "")
     log.info("%s on %s", name, why)
     return Model(
         name=name,
-        source=str(model),
+        source=given,
         revision=getattr(lm.config, "_commit_hash", None) or revision,
         lm=lm.eval(),
         tokenizer=_with_offsets(tokenizer, name),
         parts=find_parts(lm),
         why=why,
-        adapter=change,
+        adapter=None if adapter is None else str(adapter),
     )
 
 
-def _plain(model: nn.Module) -> PreTrainedModel:
-    """The transformers model inside a compiled or adapted one; an error where there is none."""
-    model = getattr(model, "_orig_mod", model)  # of torch.compile
-    if hasattr(model, "get_base_model"):
-        # An adapter inside the weights is in the base model; one that adds tokens is not.
-        config: Any = getattr(model, "active_peft_config", None)
-        if getattr(config, "is_prompt_learning", False):
-            raise UserError(
-                f"{type(model).__name__} puts learned tokens in front of every text, which has no "
-                "place in a prompt here. Accepted: adapters inside the weights, such as LoRA."
-            )
-        model = model.get_base_model()  # pyright: ignore[reportCallIssue]
-    if not isinstance(model, PreTrainedModel):
-        raise UserError(
-            f"A {type(model).__name__} is not a causal language model of transformers. Give one, "
-            "with its tokenizer: load_model(model, tokenizer=tokenizer)."
-        )
-    check_plain(model)
-    return model
-
-
-def _wrap(model: Any, tokenizer: Any, adapter: str | None) -> Model:
+def _wrap(model: Any, tokenizer: Any, adapter: str | Path | None) -> Model:
     """A model that the caller has loaded; its weights, device and dtype stay as they are."""
-    if isinstance(model, Model) and adapter in (None, model.adapter):
+    if isinstance(model, Model) and (adapter is None or str(adapter) == model.adapter):
         return model
     if adapter is not None or isinstance(model, Model):
         raise UserError(
             f"The adapter '{adapter}' was given beside a loaded model, which stays as it is. "
             "Give the model's name and the adapter: load_model(name, adapter=adapter)."
         )
-    lm = _plain(model)
+    lm = getattr(model, "_orig_mod", model)  # of torch.compile
+    if hasattr(lm, "get_base_model"):
+        # An adapter inside the weights is in the base model; one that adds tokens is not.
+        if getattr(getattr(lm, "active_peft_config", None), "is_prompt_learning", False):
+            raise UserError(
+                f"{type(lm).__name__} puts learned tokens in front of every text, which has no "
+                "place in a prompt here. Accepted: adapters inside the weights, such as LoRA."
+            )
+        lm = lm.get_base_model()
+    if not isinstance(lm, PreTrainedModel):
+        raise UserError(
+            f"A {type(lm).__name__} is not a causal language model of transformers. Give one, "
+            "with its tokenizer: load_model(model, tokenizer=tokenizer)."
+        )
+    check_plain(lm)
     name = str(lm.config.name_or_path or type(lm).__name__)
     if tokenizer is None:
         raise UserError(
@@ -176,37 +181,46 @@ def _wrap(model: Any, tokenizer: Any, adapter: str | None) -> Model:
     )
 
 
-def _locate(model: str) -> tuple[str, str]:
-    """The place for `from_pretrained`, and the name that figures write; may convert a file."""
-    found = find_model(model)
-    if isinstance(found, str):
-        return found, found.split("/")[-1]
-    if found.suffix == ".gguf":
-        title = WEIGHTS[model].title if model in WEIGHTS else found.stem
-        return str(convert_once(found)), title
-    return str(found), found.resolve().name
+def _read_weights(
+    place: str, choice: Choice, options: dict[str, Any], adapter: str | Path | None
+) -> Any:
+    """The model on its device, its adapter merged into it."""
+    if choice.spread and adapter is None:
+        return read_spread(place, dtype=choice.dtype, **options)
+    # Straight onto the device, without a copy in main memory; an adapter is merged first.
+    device = choice.device if adapter is None else None
+    lm: Any = AutoModelForCausalLM.from_pretrained(
+        place, dtype=choice.dtype, device_map=device, **options
+    )
+    check_plain(lm)
+    if adapter is not None:
+        lm = _merge_adapter(lm, str(adapter))
+        lm = spread_out(lm) if choice.spread else lm.to(choice.device)
+    return lm
 
 
-def _read(
-    place: str, given: str, choice: Choice, options: dict[str, Any], adapter: str | None
-) -> tuple[Any, Any]:
-    """The model and its tokenizer; every failure is a UserError."""
+def _too_large(device: str) -> UserError:
+    size = ""
+    if torch.device(device).type == "cuda":
+        size = f" ({torch.cuda.get_device_properties(device).total_memory / 2**30:.1f} GiB in all)"
+    return UserError(
+        f"The model does not fit into what is free of {device}{size}. "
+        "Choose another device, a smaller dtype or a smaller model."
+    )
+
+
+@contextmanager
+def _without_library_bars() -> Iterator[None]:
+    """Hide the progress bars of transformers and the hub inside the block."""
+    from transformers.utils import logging  # slow to import
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, **options)
-        return _weights(place, choice, options, adapter), tokenizer
-    except (MemoryError, UserError):
-        raise
-    except torch.OutOfMemoryError as error:
-        size = ""
-        if torch.device(choice.device).type == "cuda":
-            total = torch.cuda.get_device_properties(choice.device).total_memory
-            size = f" ({total / 2**30:.1f} GiB in all)"
-        raise UserError(
-            f"The model does not fit into what is free of {choice.device}{size}. "
-            "Choose another device, a smaller dtype or a smaller model."
-        ) from error
-    except Exception as error:  # a folder or an answer that makes no sense ends in any error
-        raise unreadable(given, error, trusted=options["trust_remote_code"]) from error
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
@@ -222,22 +236,6 @@ def unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
         )
     meant = did_you_mean(given, WEIGHTS)
     return UserError(f"The model '{given}' could not be loaded: {in_a_line(error)} {advice}{meant}")
-
-
-def _weights(place: str, choice: Choice, options: dict[str, Any], adapter: str | None) -> Any:
-    """The model on its device, its adapter merged into it."""
-    if choice.spread and adapter is None:
-        return read_spread(place, dtype=choice.dtype, **options)
-    # Straight onto the device, without a copy in main memory; an adapter is merged first.
-    device = choice.device if adapter is None else None
-    lm: Any = AutoModelForCausalLM.from_pretrained(
-        place, dtype=choice.dtype, device_map=device, **options
-    )
-    check_plain(lm)
-    if adapter is not None:
-        lm = _merge_adapter(lm, adapter)
-        lm = spread_out(lm) if choice.spread else lm.to(choice.device)
-    return lm
 
 
 def _with_offsets(tokenizer: Any, name: str) -> Any:

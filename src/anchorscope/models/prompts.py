@@ -11,18 +11,16 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import torch
 from tokenizers import Tokenizer
-from transformers import BatchEncoding
 
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, short
 from anchorscope.models.load import Model
 from anchorscope.records import Shot, Span
 
@@ -150,25 +148,6 @@ def window_of(model: Model) -> int | None:
     return getattr(config and config.get_text_config(), "max_position_embeddings", None)
 
 
-def short(text: str) -> str:
-    """A text in quotation marks for a message, shortened where it is long."""
-    return repr(text if len(text) <= 60 else text[:57] + "...")
-
-
-def generate_inputs(model: Model, prompts: Sequence[Sequence[int]]) -> BatchEncoding:
-    """Prompts as `generate` takes them: input_ids and attention_mask, [prompt, token], padded left.
-
-    The padding is masked, so any token will do where the tokenizer names none for it.
-    """
-    width = max(map(len, prompts), default=0)
-    pad = model.tokenizer.pad_token_id
-    fill = [0 if pad is None else pad]
-    ids = [fill * (width - len(prompt)) + list(prompt) for prompt in prompts]
-    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-    coded = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask)}
-    return BatchEncoding(coded).to(model.device)
-
-
 def has_chat(model: Model) -> bool:
     """Whether the tokenizer brings a chat template."""
     return bool(getattr(model.tokenizer, "chat_template", None))
@@ -225,15 +204,6 @@ class TokenisedPrompt(NamedTuple):
     offsets: Offsets
 
 
-class _Secret(NamedTuple):
-    """A copy of a tokenizer that has other names for its special tokens."""
-
-    coder: Tokenizer
-    names: dict[str, str]  # name in the tokenizer -> name in the copy, just as long
-    ids: dict[int, int]  # id in the copy -> id in the tokenizer
-    pattern: re.Pattern[str]  # finds the names of the tokenizer
-
-
 def tokenise(
     tokenizer: Any, prompts: Sequence[Sequence[PromptPart]], *, special: bool
 ) -> list[TokenisedPrompt]:
@@ -248,7 +218,7 @@ def tokenise(
     plain = [TokenisedPrompt(tuple(ids), tuple(map(tuple, offsets))) for ids, offsets in both]
     guarded = guarded_tokens(tokenizer)
     return [
-        _tokenise_by_secret(tokenizer, pieces, special)
+        _secret_coder(tokenizer)(pieces, special)
         if _writes_guarded_token(pieces, one, guarded)
         else one
         for pieces, one in zip(prompts, plain, strict=True)
@@ -281,20 +251,12 @@ def _writes_guarded_token(
     return any(a < stop and start < b for a, b in spans for start, stop in others)
 
 
-def _tokenise_by_secret(
-    tokenizer: Any, pieces: Sequence[PromptPart], special: bool
-) -> TokenisedPrompt:
-    secret = _make_secret(tokenizer)
-    rename = partial(secret.pattern.sub, lambda match: secret.names[match[0]])
-    text = "".join(rename(piece.text) if piece.ours else piece.text for piece in pieces)
-    coded = secret.coder.encode(text, add_special_tokens=special)
-    return TokenisedPrompt(tuple(secret.ids.get(id, id) for id in coded.ids), tuple(coded.offsets))
-
-
 @lru_cache(maxsize=4)
-def _make_secret(tokenizer: Any) -> _Secret:
+def _secret_coder(tokenizer: Any) -> Callable[[Sequence[PromptPart], bool], TokenisedPrompt]:
+    """Tokenise by a copy of the tokenizer that has other names for its special tokens."""
     guarded = guarded_tokens(tokenizer)
-    # Random private-use letters, different in each process, so that no text can contain them.
+    # Random private-use letters, different in each process, so that no text can contain them; as
+    # many as the name has, so that offsets stay.
     names = {
         content: "".join(chr(0xF0000 + secrets.randbelow(0xFFFE)) for _ in content)
         for content in guarded.values()
@@ -305,7 +267,16 @@ def _make_secret(tokenizer: Any) -> _Secret:
     coder = Tokenizer.from_str(json.dumps(about))
     coder.no_truncation()
     coder.no_padding()
-    own = {id: coder.token_to_id(names[content]) for id, content in guarded.items()}
-    ids = {secret: id for id, secret in own.items() if secret is not None}
+    ids = {coder.token_to_id(names[content]): id for id, content in guarded.items()}
     longest_first = sorted(map(re.escape, names), key=len, reverse=True)
-    return _Secret(coder, names, ids, re.compile("|".join(longest_first)))
+    pattern = re.compile("|".join(longest_first))
+
+    def tokenise_one(pieces: Sequence[PromptPart], special: bool) -> TokenisedPrompt:
+        texts = [
+            pattern.sub(lambda match: names[match[0]], piece.text) if piece.ours else piece.text
+            for piece in pieces
+        ]
+        coded = coder.encode("".join(texts), add_special_tokens=special)
+        return TokenisedPrompt(tuple(ids.get(id, id) for id in coded.ids), tuple(coded.offsets))
+
+    return tokenise_one

@@ -1,9 +1,8 @@
 """One reading a side: calibrated logits averaged over a band of layers fixed on clean states.
 
-A finding that hangs on 0.001 of AUROC between two neighbouring layers is no finding. So every side
-(probe a, probe b) reads a sample by the mean of its logits over all layers whose clean probe is
-within one standard error of the best one. The band is chosen without a look at any knocked-out
-state, so that no gap can have been picked for its width.
+Every side (probe a, probe b) reads a sample by the mean of its logits over all layers whose clean
+probe is within one standard error of the best one, so that no finding hangs on 0.001 of AUROC. No
+knocked-out state is looked at, so that no gap can have been picked for its width.
 """
 
 from __future__ import annotations
@@ -38,15 +37,16 @@ class Band:
     z: np.ndarray
     fold: np.ndarray
     covariates: Covariates
-    overlap: float  # agreement of a and b on a displacement in a random direction; NaN: unknown
+    overlap: float = np.nan  # agreement of a and b on a displacement in a random direction
 
     @property
     def n(self) -> int:
         return len(self.fold)
 
     @property
-    def entity(self) -> np.ndarray | None:
-        return self.covariates.entity
+    def entity(self) -> np.ndarray:
+        """Each sample's entity, [question]; itself where none is known."""
+        return np.arange(self.n) if self.covariates.entity is None else self.covariates.entity
 
     @property
     def belief(self) -> np.ndarray:
@@ -85,11 +85,9 @@ class Band:
         """The mean of sides a and b under a pass, [question]."""
         return np.mean([self.side(name, intervention) for name in SIDES], axis=0)
 
-    def has(self, intervention: str) -> bool:
-        """Whether any sample was read under a pass."""
-        return intervention in self.logits and bool(
-            np.isfinite(self.logits[intervention]).all(axis=0).any()
-        )
+    def has(self, *interventions: str) -> bool:
+        """Whether any sample was read under each of these passes."""
+        return all(name in self.logits and self.rows(name).any() for name in interventions)
 
     def rows(self, *interventions: str) -> np.ndarray:
         """The samples that were read under all of these passes, [question] bool."""
@@ -126,17 +124,14 @@ def best_layer(readings: Readings) -> int:
 
 def choose_band(readings: Readings, *, seed: int = 0) -> tuple[int, ...]:
     """The layers whose clean AUROC is within one standard error of the best layer's."""
-    return band_within(clean_aurocs(readings), band_error(readings, seed=seed))
+    return band_within(clean_aurocs(readings), _error_of_best(readings, seed))
 
 
-def band_error(readings: Readings, *, seed: int) -> float:
+def _error_of_best(readings: Readings, seed: int) -> float:
     """The standard error of the best layer's clean AUROC; 0 where there is none."""
+    best = readings.at(best_layer(readings), "paper")
     found = auroc_interval(
-        readings.z,
-        readings.at(best_layer(readings), "paper"),
-        seed=seed,
-        resamples=_RESAMPLES,
-        entity=readings.entity,
+        readings.z, best, seed=seed, resamples=_RESAMPLES, entity=readings.entity
     )
     error = (found.high - found.low) / (2 * Z)
     return float(error) if np.isfinite(error) else 0.0
@@ -156,7 +151,7 @@ def drawn_bands(
 
     `part` [question] is the part that holds it, `times` [draw, part] how often a draw has it.
     """
-    error, count = band_error(readings, seed=seed), times.T[part]  # [question, draw]
+    error, count = _error_of_best(readings, seed), times.T[part]  # [question, draw]
     wrong, right = (np.flatnonzero(readings.z == value) for value in (1, 0))
     areas = [
         resampled_auroc(clean, wrong, right, count[wrong], count[right])
@@ -165,18 +160,10 @@ def drawn_bands(
     return [band_within(drawn, error) for drawn in np.transpose(areas)]
 
 
-def rows_by_entity(entity: np.ndarray | None, n: int) -> list[np.ndarray]:
-    """The rows of each entity among n questions; without `entity` each question is its own."""
-    own = np.arange(n) if entity is None else entity
-    number = np.unique(own, return_inverse=True)[1]
-    return np.split(np.argsort(number, kind="stable"), np.cumsum(np.bincount(number))[:-1])
-
-
 def read_band(readings: Readings, layers: Sequence[int], *, covariates: Covariates) -> Band:
     """The readings over some layers (from 1), of the samples that have a knocked-out state."""
     columns = [layer - 1 for layer in layers]
     logits = {name: values[:, :, columns].mean(axis=2) for name, values in readings.logits.items()}
-    read = np.isfinite(logits["knockout"]).all(axis=0)
     whole = Band(
         layers=tuple(layers),
         logits=logits,
@@ -184,9 +171,8 @@ def read_band(readings: Readings, layers: Sequence[int], *, covariates: Covariat
         z=readings.z,
         fold=readings.fold,
         covariates=covariates,
-        overlap=np.nan,
     )
-    return whole.take(read)
+    return whole.take(whole.rows("knockout"))
 
 
 def side_overlap(a: np.ndarray, b: np.ndarray, moved: Sequence[float]) -> float:

@@ -16,7 +16,7 @@ from scipy.special import ndtr
 
 from anchorscope.config import Delta
 from anchorscope.pathways.band import SIDES, Band
-from anchorscope.pathways.effects import delta_p
+from anchorscope.pathways.effects import delta_p, flips
 from anchorscope.records import Estimate
 from anchorscope.stats.drawing import drawn_sums
 from anchorscope.stats.intervals import (
@@ -41,87 +41,60 @@ _MOST = 1 - 1e-9  # correlations beyond this have no finite Fisher z
 class Effect:
     """What a pass does less what the neutral control does, both signed towards ŷ."""
 
-    points: Estimate  # ΔP
-    logit: Estimate
-    logit_right: Estimate  # among the samples predicted right
-    logit_wrong: Estimate
-    flips: Estimate  # share of predictions that change
-    p: float  # of no loss within either ŷ and no more flips, corrected for the three looks
+    points: Estimate = NOTHING  # ΔP
+    logit: Estimate = NOTHING
+    logit_right: Estimate = NOTHING  # among the samples predicted right
+    logit_wrong: Estimate = NOTHING
+    flips: Estimate = NOTHING  # share of predictions that change
+    p: float = np.nan  # of no loss within either ŷ and no more flips, corrected for the three looks
 
     @property
     def shown(self) -> bool:
         return bool(self.p <= ALPHA)
 
-
-NO_EFFECT = Effect(
-    points=NOTHING,
-    logit=NOTHING,
-    logit_right=NOTHING,
-    logit_wrong=NOTHING,
-    flips=NOTHING,
-    p=np.nan,
-)
+    @property
+    def takes_belief(self) -> bool:
+        """Whether either predicted class loses belief: what jolts alone flips, and takes none."""
+        return bool(self.logit_right.high < 0 or self.logit_wrong.high < 0)
 
 
 def effect(band: Band, intervention: str, draws: Draws, *, unit: Delta = "points") -> Effect:
-    """The effect of a pass minus that of the neutral control, where there is one."""
+    """The effect of a pass minus that of the neutral control, where there is one.
+
+    The control's own is what it does to the clean reading.
+    """
     if not band.has(intervention):
-        return NO_EFFECT
-    control = "neutral" if band.has("neutral") else "clean"
+        return Effect()
+    controlled = intervention != "neutral" and band.has("neutral")
+    control = "neutral" if controlled else "clean"
     band = band.take(band.rows(intervention, control))
-    by_side = [_by_side(band, probe, intervention, control, unit) for probe in SIDES]
-    points, logit, flipped = np.mean(by_side, axis=0)
-    right, wrong = (_mean(logit, rows, band, draws) for rows in (~band.wrong, band.wrong))
-    everything = np.ones(band.n, dtype=bool)
-    flips = _mean(flipped, everything, band, draws)
-    p = [_below_zero(right), _below_zero(wrong), _above_zero(flips)]
+
+    def beyond_control(probe: str) -> tuple[np.ndarray, ...]:
+        clean, cut, base = (band.side(probe, name) for name in ("clean", intervention, control))
+        return (
+            delta_p(clean, cut, delta=unit) - delta_p(clean, base, delta=unit),
+            band.towards * (cut - base),
+            flips(clean, cut) - flips(clean, base),
+        )
+
+    def mean(values: np.ndarray, rows: np.ndarray) -> Estimate:
+        own = band.entity[rows]
+        return bootstrap_mean(values[rows], seed=draws.seed, resamples=draws.resamples, entity=own)
+
+    points, logit, flipped = np.mean([beyond_control(probe) for probe in SIDES], axis=0)
+    everyone = np.ones(band.n, dtype=bool)
+    right, wrong = mean(logit, ~band.wrong), mean(logit, band.wrong)
+    more = mean(flipped, everyone)
+    p = [_below_zero(right), _below_zero(wrong), _above_zero(more)]
     tested = [value for value in p if np.isfinite(value)]
     return Effect(
-        points=_mean(points, everything, band, draws),
-        logit=_mean(logit, everything, band, draws),
+        points=mean(points, everyone),
+        logit=mean(logit, everyone),
         logit_right=right,
         logit_wrong=wrong,
-        flips=flips,
+        flips=more,
         p=min(1.0, _TESTS * min(tested)) if tested else np.nan,
     )
-
-
-def share_of_question(band: Band, intervention: str, draws: Draws) -> Estimate:
-    """The share of the whole question's effect on the logits that a pass has by itself."""
-    if not (band.has(intervention) and band.has("question")):
-        return NOTHING
-    control = "neutral" if band.has("neutral") else "clean"
-    band = band.take(band.rows(intervention, "question", control))
-    parts = np.column_stack(
-        [
-            band.towards * (band.both(name) - band.both(control))
-            for name in (intervention, "question")
-        ]
-    )
-    drawn = drawn_sums(parts, seed=draws.seed, resamples=draws.resamples, entity=band.entity)
-    part, whole = parts.sum(axis=0)
-    if not (whole < 0 and (drawn[:, 1] < 0).mean() >= _SURE):  # a share of nothing says nothing
-        return Estimate(np.nan, np.nan, np.nan, band.n)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.where(drawn[:, 1] < 0, drawn[:, 0] / drawn[:, 1], np.nan)
-    return percentile_interval(float(part / whole), ratios, band.n)
-
-
-def _by_side(
-    band: Band, probe: str, intervention: str, control: str, unit: Delta
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """ΔP, logit and flips of one side under a pass less those under the control, [question]."""
-    clean, cut, base = (band.side(probe, name) for name in ("clean", intervention, control))
-    return (
-        delta_p(clean, cut, delta=unit) - delta_p(clean, base, delta=unit),
-        band.towards * (cut - base),
-        ((clean > 0) != (cut > 0)).astype(float) - ((clean > 0) != (base > 0)).astype(float),
-    )
-
-
-def _mean(values: np.ndarray, rows: np.ndarray, band: Band, draws: Draws) -> Estimate:
-    entity = None if band.entity is None else band.entity[rows]
-    return bootstrap_mean(values[rows], seed=draws.seed, resamples=draws.resamples, entity=entity)
 
 
 def _below_zero(mean: Estimate) -> float:
@@ -135,13 +108,30 @@ def _above_zero(mean: Estimate) -> float:
     return float(ndtr(-mean.value / reach)) if reach > 0 else np.nan
 
 
+def share_of_question(band: Band, intervention: str, draws: Draws) -> Estimate:
+    """The share of the whole question's effect on the logits that a pass has by itself."""
+    if not band.has(intervention, "question"):
+        return NOTHING
+    control = "neutral" if band.has("neutral") else "clean"
+    band = band.take(band.rows(intervention, "question", control))
+    moved = [band.both(name) - band.both(control) for name in (intervention, "question")]
+    parts = band.towards[:, None] * np.column_stack(moved)
+    drawn = drawn_sums(parts, seed=draws.seed, resamples=draws.resamples, entity=band.entity)
+    part, whole = parts.sum(axis=0)
+    if not (whole < 0 and (drawn[:, 1] < 0).mean() >= _SURE):  # a share of nothing says nothing
+        return Estimate(np.nan, np.nan, np.nan, band.n)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.where(drawn[:, 1] < 0, drawn[:, 0] / drawn[:, 1], np.nan)
+    return percentile_interval(float(part / whole), ratios, band.n)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
     """The correlation of two lists of residuals, and what it is compared with."""
 
-    value: Estimate
-    null: float
-    p: float  # one-sided; NaN where it was not tested
+    value: Estimate = NOTHING
+    null: float = np.nan
+    p: float = np.nan  # one-sided; NaN where it was not tested
 
     @property
     def shown(self) -> bool:
@@ -152,21 +142,17 @@ class Agreement:
         return bool(np.isfinite(self.p))
 
 
-UNTESTED = Agreement(value=NOTHING, null=np.nan, p=np.nan)
-
-
 def between_sides(band: Band, draws: Draws) -> Agreement:
     """How far sides a and b agree on what is left, beyond a displacement in a random direction."""
-    left = [residual(band, band.side(p), band.side(p, "knockout")) for p in ("a", "b")]
-    null = band.overlap if np.isfinite(band.overlap) else 0.0
-    return _agreement(left[0], left[1], null, band, draws)
+    a, b = (residual(band, band.side(p), band.side(p, "knockout")) for p in SIDES)
+    return _agreement(a, b, band.overlap if np.isfinite(band.overlap) else 0.0, band, draws)
 
 
 def under_retest(band: Band, draws: Draws) -> Agreement:
     """How far what is left comes back behind other worked examples."""
     again = retest_rows(band)
     if again is None:
-        return UNTESTED
+        return Agreement()
     band = band.take(again)
     first = residual(band, band.both(), band.both("knockout"))
     second = residual(band, band.both("retest"), band.both("retest-knockout"))
@@ -175,7 +161,7 @@ def under_retest(band: Band, draws: Draws) -> Agreement:
 
 def retest_rows(band: Band) -> np.ndarray | None:
     """The samples that were read again, [question] bool; None where they are too few."""
-    if not (band.has("retest") and band.has("retest-knockout")):
+    if not band.has("retest", "retest-knockout"):
         return None
     rows = band.rows("retest", "retest-knockout")
     return rows if rows.sum() >= RETESTED else None
@@ -190,9 +176,7 @@ def residual(band: Band, before: np.ndarray, after: np.ndarray) -> np.ndarray:
 def _agreement(
     one: np.ndarray, other: np.ndarray, null: float, band: Band, draws: Draws
 ) -> Agreement:
-    value, drawn = correlation_with_draws(
-        one, other, seed=draws.seed, resamples=draws.resamples, entity=band.entity
-    )
+    value, drawn = correlation_with_draws(one, other, draws, entity=band.entity)
     error = np.nanstd(_fisher(drawn))
     p = float(ndtr((_fisher(null) - _fisher(value)) / error)) if error > 0 else np.nan
     return Agreement(value=percentile_interval(value, drawn, band.n), null=null, p=p)

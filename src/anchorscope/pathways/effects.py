@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import expit
 
-from anchorscope.config import Delta
-from anchorscope.errors import UserError, unknown
+from anchorscope.config import Delta, unit_of
+from anchorscope.errors import UserError
 from anchorscope.probes.folds import training_rows
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate, Mode, Pathway
@@ -46,8 +46,6 @@ def delta_p(
     "points": 100 · (P'(ŷ) − P(ŷ)); "relative": the same divided by P(ŷ); "logit": the change of
     the logit, signed towards ŷ. Negative: the intervention took support away.
     """
-    if delta not in get_args(Delta):
-        raise unknown("delta", delta, get_args(Delta))
     towards = np.where(prediction(clean_logit) == 1, 1.0, -1.0)
     before = towards * np.asarray(clean_logit, dtype=np.float64)
     after = towards * np.asarray(other_logit, dtype=np.float64)
@@ -133,8 +131,6 @@ def pathways_table(
     questions, layers = len(readings.ids), readings.layers
     frames = []
     for mode in modes:
-        if mode not in MODES:
-            raise unknown("mode", mode, MODES)
         roles = ROLES[mode]
         clean = readings.of(roles.effect)
         columns = {
@@ -168,24 +164,21 @@ def layers_table(
     `delta_p` is in points, or relative where `delta` says so; under "logit" it stays in points,
     because `delta_logit` is beside it in any case. An empty group has n = 0 and NaN.
     """
-    unit = _unit(delta)
     rows = []
     for key, at in samples.groupby(["dataset", "mode", "layer"], sort=False):
         dataset, mode, layer = cast("tuple[str, str, int]", key)
         for pathway in PATHWAYS:
             mine = at.loc[at["pathway"] == pathway]
             clean, other = (mine[f"logit_{name}"].to_numpy() for name in ("clean", "knockout"))
-            entity = None
-            if entity_by_id is not None:
-                entity = np.array([entity_by_id[id] for id in mine["id"]], dtype=str)
+            entity = mine["id"].map(entity_by_id) if entity_by_id is not None else mine["id"]
             points, logits = (
                 bootstrap_mean(
-                    delta_p(clean, other, delta=each),
+                    delta_p(clean, other, delta=unit),
                     seed=seed,
                     resamples=resamples,
-                    entity=entity,
+                    entity=entity.to_numpy(dtype=str),
                 )
-                for each in (unit, "logit")
+                for unit in (unit_of(delta), "logit")
             )
             rows.append((model, dataset, layer, mode, pathway, points.n, *points[:3], *logits[:3]))
     return pd.DataFrame(rows, columns=list(table_columns.LAYERS))
@@ -220,28 +213,24 @@ def controls_table(
 
     `flip_rate` is a share from 0 to 1; `delta_p` is in the same unit as in `layers_table`.
     """
-    unit = _unit(delta)
-    controls = [name for name in CONTROLS if name in readings.logits]
     others = [name for name in readings.logits if name not in (*CONTROLS, "clean")]
     rows = []
-    for name in [*controls, *others]:
-        for layer in range(readings.layers):
-            clean, other = readings.of("paper")[:, layer], readings.of("paper", name)[:, layer]
+    for name in [*(name for name in CONTROLS if name in readings.logits), *others]:
+        for layer in readings.layer_numbers:
+            clean, other = readings.at(layer, "paper"), readings.at(layer, "paper", name)
             seen = ~np.isnan(other)
             entity = None if readings.entity is None else readings.entity[seen]
             flipped = rate(flips(clean[seen], other[seen]), entity=entity)
-            effect = delta_p(clean[seen], other[seen], delta=unit)
+            effect = delta_p(clean[seen], other[seen], delta=unit_of(delta))
             mean = float(effect.mean()) if len(effect) else np.nan
-            rows.append((model, dataset, layer + 1, name, *flipped[:3], mean, flipped.n))
+            rows.append((model, dataset, layer, name, *flipped[:3], mean, flipped.n))
     return pd.DataFrame(rows, columns=list(table_columns.CONTROLS))
 
 
-def estimate_columns(name: str, estimate: Estimate) -> dict[str, float]:
-    """An estimate as the columns `name`, `name_low` and `name_high`."""
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-
-
-def _unit(delta: Delta) -> Delta:
-    if delta not in get_args(Delta):
-        raise unknown("delta", delta, get_args(Delta))
-    return "relative" if delta == "relative" else "points"
+def estimate_columns(**estimates: Estimate) -> dict[str, float]:
+    """Each estimate as the columns `name`, `name_low` and `name_high`."""
+    return {
+        f"{name}{end}": value
+        for name, estimate in estimates.items()
+        for end, value in zip(("", "_low", "_high"), estimate[:3], strict=True)
+    }

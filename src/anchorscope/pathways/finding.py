@@ -7,13 +7,14 @@ share, and intervals are widened by how much the sets differ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
+from anchorscope.config import Delta
 from anchorscope.pathways.band import Band
 from anchorscope.pathways.effect_tests import (
     Agreement,
@@ -27,7 +28,6 @@ from anchorscope.pathways.effects import estimate_columns
 from anchorscope.pathways.groups import (
     ALPHA_LOOK,
     KAPPA,
-    Explained,
     HumpTest,
     Road,
     Within,
@@ -42,6 +42,7 @@ from anchorscope.stats.intervals import ALPHA, NOTHING, Draws, Z
 FEWEST = 150  # usable samples below which there is no finding
 ENOUGH = 0.8  # power below which what was not shown could not have been seen
 Key = tuple[Within, Road]
+Measured = TypeVar("Measured")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class Examined:
 
     n: int
     layers: tuple[int, ...]
-    effects: Mapping[str, Effect]  # by pass: knockout, question
+    effects: Mapping[str, Effect]  # by pass: knockout, question, neutral
     shares: Mapping[str, Estimate]  # of the whole question's effect: knockout, content
     sides: Agreement
     retest: Agreement
@@ -74,8 +75,8 @@ class Finding:
     same_gap: float = np.nan  # the same with group and effect from one side
 
 
-def examine(band: Band, draws: Draws) -> Examined:
-    """The five questions asked of one set of folds."""
+def examine(band: Band, draws: Draws, *, unit: Delta = "points") -> Examined:
+    """The five questions asked of one set of folds; `unit` is that of ΔP."""
     looks = look_for_groups(band, draws)
     for key, look in looks.items():
         if look.p_dip <= ALPHA:
@@ -85,7 +86,10 @@ def examine(band: Band, draws: Draws) -> Examined:
     return Examined(
         n=band.n,
         layers=band.layers,
-        effects={name: effect(band, name, draws) for name in ("knockout", "question")},
+        effects={
+            name: effect(band, name, draws, unit=unit)
+            for name in ("knockout", "question", "neutral")
+        },
         shares={name: share_of_question(band, name, draws) for name in ("knockout", "content")},
         sides=between_sides(band, draws),
         retest=under_retest(band, draws),
@@ -115,28 +119,23 @@ def find(examined: Sequence[Examined], power: Mapping[str, float]) -> Finding:
 def shows_two_pathways(bands: Sequence[Band], draws: Draws) -> bool:
     """Whether the whole rule ends in `two-pathways`, from the readings of all sets of folds.
 
-    The same as `find`, and quicker where it does not: what fails first is not asked further.
+    The same as `find`, four to six times as fast: it asks no more than decides.
     """
-    if bands[0].n < FEWEST:
-        return False
-    looks: list[dict[Key, HumpTest]] = []
-    for band in bands:
-        looks.append(look_for_groups(band, draws))
-        missed = [sum(not seen[key].p_dip <= ALPHA_LOOK for seen in looks) for key in looks[0]]
-        if min(missed) > len(bands) / 2:  # no median can be small enough
-            return False
-    for key in looks[0]:
+    looks = [look_for_groups(band, draws) for band in bands]
+    for key in looks[0] if bands[0].n >= FEWEST else ():
         if not together([found[key].p_dip for found in looks]) <= ALPHA_LOOK:
             continue
-        detailed = [with_groups(f[key], b, draws) for f, b in zip(looks, bands, strict=True)]
-        if not (whole := _look(detailed)).grouped or not whole.comes_back:
+        sets = [with_groups(f[key], b, draws) for f, b in zip(looks, bands, strict=True)]
+        if not (whole := _look(sets)).grouped or not whole.comes_back:
             continue
-        pairs = zip(detailed, bands, strict=True)
-        found = [explain(look, band, draws) for look, band in pairs if look.grouped]
-        if len(found) > len(bands) / 2 and _explained(found).still_two:
+        for number, band in enumerate(bands):
+            if sets[number].grouped:
+                sets[number] = replace(sets[number], explained=explain(sets[number], band, draws))
+        found = _look(sets).explained
+        if found is not None and found.still_two:
             cut = together([effect(band, "knockout", draws).p for band in bands])
-            sides = _agreement([between_sides(band, draws) for band in bands])
-            retest = _agreement([under_retest(band, draws) for band in bands])
+            sides = _over_sets([between_sides(band, draws) for band in bands])
+            retest = _over_sets([under_retest(band, draws) for band in bands])
             return cut <= ALPHA and sides.shown and (retest.shown or not retest.tested)
     return False
 
@@ -144,28 +143,52 @@ def shows_two_pathways(bands: Sequence[Band], draws: Draws) -> bool:
 def combine(examined: Sequence[Examined]) -> Examined:
     """One examination over all sets of folds."""
     first = examined[0]
-    if len(examined) == 1:
-        return first
     return replace(
         first,
-        effects={n: _effect([e.effects[n] for e in examined]) for n in first.effects},
+        effects={n: _over_sets([e.effects[n] for e in examined]) for n in first.effects},
         shares={name: pooled([e.shares[name] for e in examined]) for name in first.shares},
-        sides=_agreement([e.sides for e in examined]),
-        retest=_agreement([e.retest for e in examined]),
+        sides=_over_sets([e.sides for e in examined]),
+        retest=_over_sets([e.retest for e in examined]),
         looks={key: _look([e.looks[key] for e in examined]) for key in first.looks},
         reliability=float(np.mean([e.reliability for e in examined])),
     )
 
 
-def _explained(found: Sequence[Explained]) -> Explained:
-    """What explains a look's groups, over the sets of folds that saw them."""
+def _look(looks: Sequence[HumpTest]) -> HumpTest:
+    """One look over all sets; where most of them saw no groups, it has none."""
+    detailed = [look for look in looks if np.isfinite(look.bic)]
+    p = {name: together([getattr(look, name) for look in looks]) for name in ("p_dip", "p_uniform")}
+    if len(detailed) <= len(looks) / 2:
+        names = ("within", "road", "rows", "unit", "shifts", "lower")
+        return HumpTest(**{name: getattr(looks[0], name) for name in names}, **p)
+    whole = replace(_over_sets(detailed, np.median), **p, explained=None)
+    found = [look.explained for look in looks if look.explained is not None]
+    if whole.grouped and len(found) > len(looks) / 2:
+        return replace(whole, explained=_over_sets(found, _middle))
+    return whole
 
-    def middle(values: list[float]) -> float:
-        return float(np.nanmedian(values)) if np.isfinite(values).any() else np.nan
 
-    by_name = {f.name: [getattr(one, f.name) for one in found] for f in fields(Explained)}
-    p_within = together(by_name.pop("p_within"))
-    return Explained(p_within=p_within, **{n: middle(values) for n, values in by_name.items()})
+def _over_sets(
+    found: Sequence[Measured], middle: Callable[[list[float]], Any] = np.mean
+) -> Measured:
+    """One measurement over sets of folds, field by field: p-values together, estimates pooled,
+    other numbers by `middle`; what is neither comes from the first set.
+    """
+
+    def field(name: str) -> Any:
+        values = [getattr(one, name) for one in found]
+        if isinstance(values[0], Estimate):
+            return pooled(values)
+        if name == "p" or name.startswith("p_"):
+            return together(values)
+        return float(middle(values)) if isinstance(values[0], float) else values[0]
+
+    names = [f.name for f in fields(found[0])]  # type: ignore[arg-type]
+    return type(found[0])(**{name: field(name) for name in names})
+
+
+def _middle(values: list[float]) -> float:
+    return float(np.nanmedian(values)) if np.isfinite(values).any() else np.nan
 
 
 def together(p: Sequence[float]) -> float:
@@ -173,7 +196,7 @@ def together(p: Sequence[float]) -> float:
 
     NaN where most of them have none.
     """
-    if len(p) == 0 or np.isnan(p).sum() > len(p) / 2:
+    if np.isnan(p).sum() > len(p) / 2:
         return np.nan
     return float(p[0]) if len(p) == 1 else float(min(1.0, 2 * np.nanmedian(p)))
 
@@ -190,53 +213,6 @@ def pooled(estimates: Sequence[Estimate]) -> Estimate:
     return Estimate(float(value), float(value - down), float(value + up), finite[0].n)
 
 
-def _effect(effects: Sequence[Effect]) -> Effect:
-    estimates = [f.name for f in fields(Effect) if f.name != "p"]
-    by_name = {name: pooled([getattr(one, name) for one in effects]) for name in estimates}
-    return Effect(p=together([one.p for one in effects]), **by_name)
-
-
-def _agreement(agreements: Sequence[Agreement]) -> Agreement:
-    return replace(
-        agreements[0],
-        value=pooled([a.value for a in agreements]),
-        null=float(np.mean([a.null for a in agreements])),
-        p=together([a.p for a in agreements]),
-    )
-
-
-def _look(looks: Sequence[HumpTest]) -> HumpTest:
-    """One look over all sets; where most of them saw no groups, it has none."""
-    detailed = [look for look in looks if np.isfinite(look.bic)]
-    combined = replace(
-        looks[0],
-        p_dip=together([look.p_dip for look in looks]),
-        p_uniform=together([look.p_uniform for look in looks]),
-    )
-    if len(detailed) <= len(looks) / 2:
-        return replace(
-            combined,
-            bic=np.nan,
-            kappa=NOTHING,
-            retest_kappa=NOTHING,
-            flips=NOTHING,
-            explained=None,
-        )
-    combined = replace(
-        combined,
-        lower=detailed[0].lower,
-        rows=detailed[0].rows,
-        shifts=detailed[0].shifts,
-        bic=float(np.median([look.bic for look in detailed])),
-        kappa=pooled([look.kappa for look in detailed]),
-        retest_kappa=pooled([look.retest_kappa for look in detailed]),
-        flips=pooled([look.flips for look in detailed]),
-    )
-    found = [look.explained for look in looks if look.explained is not None]
-    enough = combined.grouped and len(found) > len(looks) / 2
-    return replace(combined, explained=_explained(found) if enough else None)
-
-
 def _conclude(
     whole: Examined, groups: Sequence[HumpTest], power: Mapping[str, float]
 ) -> tuple[FindingName, str, str]:
@@ -245,6 +221,9 @@ def _conclude(
         return "too-few", "", f"{whole.n} usable samples; below {FEWEST} no finding is made"
     cut, question = whole.effects["knockout"], whole.effects["question"]
     if not cut.shown and not question.shown:
+        if whole.effects["neutral"].takes_belief:
+            why = "the neutral control takes belief away itself, and the question no more than that"
+            return "cannot-tell", "", why
         why = "not even hiding the whole question moves the probe beyond the neutral control"
         return "no-effect", "", why
     # Two probes with nearly the same direction agree on everything; then only the retest can tell.
@@ -321,6 +300,19 @@ def findings_table(finding: Finding, *, model: str, dataset: str, layer: int) ->
     """One row of findings.csv; `layer` is the band's layer whose clean probe reads best."""
     whole, look, why = finding.examined, finding.best, finding.best.explained
     cut = whole.effects["knockout"]
+    estimates = estimate_columns(
+        gap=finding.gap,
+        effect=cut.points,
+        effect_logit=cut.logit,
+        effect_logit_right=cut.logit_right,
+        effect_logit_wrong=cut.logit_wrong,
+        effect_flips=cut.flips,
+        exact_share=whole.shares["knockout"],
+        content_share=whole.shares["content"],
+        sides=whole.sides.value,
+        retest=whole.retest.value,
+        kappa=look.kappa,
+    )
     row: dict[str, Any] = {
         "model": model,
         "dataset": dataset,
@@ -328,7 +320,6 @@ def findings_table(finding: Finding, *, model: str, dataset: str, layer: int) ->
         "by": finding.by,
         "layers": " ".join(map(str, whole.layers)),
         "n": whole.n,
-        **estimate_columns("gap", finding.gap),
         "power_half": finding.power["half"],
         "power_fifth": finding.power["fifth"],
         "why": finding.why,
@@ -337,37 +328,20 @@ def findings_table(finding: Finding, *, model: str, dataset: str, layer: int) ->
         "sets": finding.sets,
         "same_gap": finding.same_gap,
         "reliability": whole.reliability,
-        **estimate_columns("effect", cut.points),
-        **estimate_columns("effect_logit", cut.logit),
-        **estimate_columns("effect_flips", cut.flips),
         "effect_p": cut.p,
         "question_p": whole.effects["question"].p,
-        **estimate_columns("exact_share", whole.shares["knockout"]),
-        **estimate_columns("content_share", whole.shares["content"]),
-        **estimate_columns("sides", whole.sides.value),
         "sides_null": whole.sides.null,
         "sides_p": whole.sides.p,
-        **estimate_columns("retest", whole.retest.value),
         "retest_p": whole.retest.p,
         "within": look.within,
         "road": look.road,
         "dip_p": look.p_dip,
         "uniform_p": look.p_uniform,
         "bic": look.bic,
-        "kappa": look.kappa.value,
-        "kappa_low": look.kappa.low,
         "retest_kappa": look.retest_kappa.value,
-        "share_q": float(look.lower.mean()) if why is not None else np.nan,
-        **{
-            column: np.nan if why is None else getattr(why, name)
-            for column, name in _EXPLAINED_COLUMNS.items()
-        },
-        **estimate_columns("effect_logit_right", cut.logit_right),
-        **estimate_columns("effect_logit_wrong", cut.logit_wrong),
+        **estimates,
     }
-    columns = (
-        *table_columns.FINDINGS,
-        *table_columns.FINDINGS_MORE,
-        *table_columns.FINDINGS_EFFECT,
-    )
-    return pd.DataFrame([row], columns=list(columns))
+    if why is not None:
+        row |= {"share_q": float(look.lower.mean())}
+        row |= {column: getattr(why, name) for column, name in _EXPLAINED_COLUMNS.items()}
+    return pd.DataFrame([row], columns=list(table_columns.FINDINGS))

@@ -29,19 +29,13 @@ from anchorscope.stats.logistic import class_weights, fit_many
 PARTS = 40  # of the entities
 
 
-class Influence(NamedTuple):
-    """Probes a and b of one layer, and how their readings depend on parts of the questions."""
-
-    # [side, clean or cut, question, part]: logits without a part, less those with
-    moved: np.ndarray
-    directions: np.ndarray  # [side, fold, width], the calibrated coefficients
-
-
 class FoldLayer(NamedTuple):
     """One layer of the band as the probes of a set of folds read it."""
 
     readings: Readings  # of this layer alone
-    influence: Influence
+    # Logits without a part of the questions less those with, [side, clean or cut, question, part].
+    moved: np.ndarray
+    directions: np.ndarray  # [side, fold, width], the calibrated coefficients of probes a and b
     length: float  # the mean squared length of the knockout's displacement
 
 
@@ -77,15 +71,6 @@ def cross_fit_answers(
     return replace(readings, entity=answers.covariates.entity), probes
 
 
-def own_fold_layer(
-    answers: Labelled, bank: StateBank, config: Config, readings: Readings, layer: int
-) -> FoldLayer:
-    """One layer by the set of folds that made the run's `readings` of all layers."""
-    column = slice(layer - 1, layer)
-    logits = {name: values[:, :, column] for name, values in readings.logits.items()}
-    return _with_influence(answers, bank, config, replace(readings, logits=logits), layer)
-
-
 def read_fold_layer(
     answers: Labelled,
     bank: StateBank,
@@ -94,28 +79,29 @@ def read_fold_layer(
     *,
     passes: Collection[str],
     seed: int,
+    own: Readings | None = None,
 ) -> FoldLayer | None:
     """One layer by set `seed` of folds, under those `passes` a finding reads.
 
-    None where another set than the first leaves a probe too few answers of a class.
+    `own` are readings of all layers by the set 0, which is then not fitted again. None where
+    another set leaves a probe too few answers of a class.
     """
-    fold = entity_folds(answers.entities, folds=config.folds, seed=config.seed + seed)
-    states = {name: bank.layer(name, layer)[:, None] for name in READ if name in passes}
-    try:
-        readings, _ = cross_fit_answers(states, answers, config, fold=fold)
-    except UserError:
-        if seed == 0:
-            raise
-        return None
-    return _with_influence(answers, bank, config, readings, layer)
-
-
-def _with_influence(
-    answers: Labelled, bank: StateBank, config: Config, readings: Readings, layer: int
-) -> FoldLayer:
+    if seed == 0 and own is not None:
+        column = slice(layer - 1, layer)
+        logits = {name: values[:, :, column] for name, values in own.logits.items()}
+        readings = replace(own, logits=logits)
+    else:
+        fold = entity_folds(answers.entities, folds=config.folds, seed=config.seed + seed)
+        states = {name: bank.layer(name, layer)[:, None] for name in READ if name in passes}
+        try:
+            readings, _ = cross_fit_answers(states, answers, config, fold=fold)
+        except UserError:
+            if seed == 0:
+                raise
+            return None
     clean, cut = (bank.layer(name, layer) for name in (CLEAN.name, KNOCKOUT.name))
     sides = [readings.probes.index(side) for side in SIDES]
-    influence = layer_influence(
+    moved, directions = layer_influence(
         clean,
         cut,
         readings.logits[CLEAN.name][sides, :, 0],
@@ -127,7 +113,8 @@ def _with_influence(
     )
     lengths = np.square(cut.astype(np.float64) - clean).sum(axis=1)
     read = np.isfinite(lengths)
-    return FoldLayer(readings, influence, float(lengths[read].mean()) if read.any() else 1.0)
+    length = float(lengths[read].mean()) if read.any() else 1.0
+    return FoldLayer(readings, moved, directions, length)
 
 
 def band_of_folds(
@@ -137,21 +124,21 @@ def band_of_folds(
     whole = [layer for layer in read if layer is not None]
     if len(whole) < len(layers):
         return None
+    first = whole[0].readings
     logits = {
         name: np.concatenate([layer.readings.logits[name] for layer in whole], axis=2)
-        for name in whole[0].readings.logits
+        for name in first.logits
     }
-    every = range(1, len(layers) + 1)
-    readings = replace(whole[0].readings, logits=logits)
-    a, b = np.stack([layer.influence.directions for layer in whole], axis=2)
-    band = replace(
-        read_band(readings, every, covariates=answers.covariates),
-        overlap=side_overlap(a, b, [layer.length for layer in whole]),
-        layers=tuple(layers),
-    )
+    readings = replace(first, logits=logits)
+    band = read_band(readings, readings.layer_numbers, covariates=answers.covariates)
+    a, b = np.stack([layer.directions for layer in whole], axis=2)
+    overlap = side_overlap(a, b, [layer.length for layer in whole])
     cut = np.isfinite(logits[KNOCKOUT.name]).all(axis=(0, 2))
-    moved = np.mean([layer.influence.moved[:, :, cut] for layer in whole], axis=0)
-    return FoldBand(band, moved, entity_parts(answers.entities, seed=config.seed)[cut])
+    return FoldBand(
+        replace(band, overlap=overlap, layers=tuple(layers)),
+        np.mean([layer.moved[:, :, cut] for layer in whole], axis=0),
+        entity_parts(answers.entities, seed=config.seed)[cut],
+    )
 
 
 def layer_influence(
@@ -164,11 +151,12 @@ def layer_influence(
     part: np.ndarray,
     C: float,
     balance: Balance,
-) -> Influence:
+) -> tuple[np.ndarray, np.ndarray]:
     """How a layer's logits move when each part of the questions is left out of the training.
 
     `clean` and `knockout` are states [question, width], `calibrated` [side, question] the clean
     logits that calibrated probes a and b read of held-out questions, `part` [question] from 0.
+    Returns FoldLayer's `moved` and `directions`.
     """
     x, y, z = (np.asarray(values, dtype=np.float64) for values in (clean, knockout, z))
     folds = np.unique(fold)
@@ -176,7 +164,7 @@ def layer_influence(
         [training_rows(fold, held_out=int(f), probe=side) for side in SIDES for f in folds]
     )
     weights = class_weights(z, learns, balance)
-    fitted = fit_many(x, np.broadcast_to(z, weights.shape), weights, np.full(len(weights), C))
+    fitted = fit_many(x, z, weights, np.full(len(weights), C))
     member = (part[:, None] == np.arange(part.max() + 1)).astype(np.float64)
     moved = np.zeros((len(SIDES), 2, len(z), member.shape[1]))
     direction = np.zeros((len(SIDES), len(folds), x.shape[1]))
@@ -199,7 +187,7 @@ def layer_influence(
         direction[side, at] = stretch * w
         for kind, states in enumerate((x, y)):
             moved[side, kind, test] = stretch * (((states[test] - middle) * scale) @ step + shift)
-    return Influence(moved, direction)
+    return moved, direction
 
 
 def _newton_step(

@@ -14,15 +14,32 @@ from collections.abc import Sequence
 import numpy as np
 
 from anchorscope.config import Delta
-from anchorscope.pathways.band import SIDES, Band, read_band
+from anchorscope.pathways.band import SIDES, Band, drawn_bands, read_band
 from anchorscope.pathways.effects import delta_p
-from anchorscope.pathways.fold_layers import FoldBand
-from anchorscope.probes.labelled import Covariates
+from anchorscope.pathways.fold_layers import FoldBand, entity_parts
+from anchorscope.probes.labelled import Labelled
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Estimate
 from anchorscope.stats.intervals import Z
 
 DRAWS = 200
+
+
+def whole_gap(
+    sets: Sequence[FoldBand], readings: Readings, answers: Labelled, *, seed: int, unit: Delta
+) -> Estimate:
+    """The strict gap of a dataset; `readings` are those of all layers by the run's own folds."""
+    part = entity_parts(answers.entities, seed=seed)
+    times = drawn_parts(int(part.max()) + 1, seed=seed)
+    gaps = [strict_gap(folds.band, unit=unit) for folds in sets]
+    bands = drawn_bands(readings, part, times, seed=seed)
+    by_band = {
+        layers: strict_gap(read_band(readings, layers, covariates=answers.covariates), unit=unit)
+        for layers in set(bands)
+    }
+    redrawn = [redrawn_gaps(folds, times, unit=unit) for folds in sets]
+    moved = np.array([by_band[layers] for layers in bands]) - gaps[0]
+    return gap_with_interval(gaps, redrawn, times, by_band=moved)
 
 
 def strict_gap(band: Band, *, unit: Delta = "points") -> float:
@@ -58,27 +75,8 @@ def redrawn_gaps(folds: FoldBand, times: np.ndarray, *, unit: Delta = "points") 
     return np.array(gaps)
 
 
-def gap_of_bands(
-    readings: Readings,
-    bands: Sequence[tuple[int, ...]],
-    *,
-    covariates: Covariates,
-    unit: Delta = "points",
-) -> np.ndarray:
-    """The gap of the run's readings over the band of each draw, [draw]."""
-    gaps = {
-        layers: strict_gap(read_band(readings, layers, covariates=covariates), unit=unit)
-        for layers in set(bands)
-    }
-    return np.array([gaps[layers] for layers in bands])
-
-
 def gap_with_interval(
-    gaps: Sequence[float],
-    redrawn: Sequence[np.ndarray],
-    times: np.ndarray,
-    *,
-    by_band: np.ndarray | None = None,
+    gaps: Sequence[float], redrawn: Sequence[np.ndarray], times: np.ndarray, *, by_band: np.ndarray
 ) -> Estimate:
     """The mean gap over sets of folds and drawn bands, and its 95 % interval.
 
@@ -89,12 +87,10 @@ def gap_with_interval(
     finite = np.isfinite(gaps)
     if not finite.any():
         return Estimate(np.nan, np.nan, np.nan, 0)
-    moved = np.zeros(len(times)) if by_band is None else by_band
     means = np.mean([drawn for drawn, has in zip(redrawn, finite, strict=True) if has], axis=0)
-    means, usable = means + moved, np.isfinite(means + moved)
-    shifts = moved[np.isfinite(moved)]
-    shift = shifts.mean() if len(shifts) else np.nan
-    value = float(np.mean(np.array(gaps)[finite]) + shift)
+    means = means + by_band
+    shifts, usable = by_band[np.isfinite(by_band)], np.isfinite(means)
+    value = float(np.mean(np.array(gaps)[finite]) + (shifts.mean() if len(shifts) else np.nan))
     if usable.sum() < max(2, len(means) / 2):
         return Estimate(value, np.nan, np.nan, 0)
     reach = Z * float(np.sqrt(smoothed_variance(means[usable], times[usable])))

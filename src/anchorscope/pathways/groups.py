@@ -1,24 +1,14 @@
 """E4 and E5: two groups or a degree, and what explains two groups.
 
-Six looks: within each ŷ and both, on two roads.
-
-On the first road Q and A differ by how far they move: the shifts have two humps. On the second they
-follow two laws: Q's belief falls to the prior, A's stays, so that the shifts in units of the margin
-have two humps, among the samples whose margin is large enough to tell. Either way two sides that
-share no training question must agree on who is in which hump, and the lower one must flip more.
-
-The dip is held against that of the residuals themselves, smoothed until they have one hump
-(Silverman's bootstrap). Smoothing rounds the edges of a flat hump, so that the level of this ratio
-comes from the flattest hump there is, the uniform. The dip's own p under the uniform is beside it.
+Six looks: within each ŷ and both, on two roads. On the first road Q and A differ by how far they
+move: the shifts have two humps. On the second they follow two laws: Q's belief falls to the prior,
+A's stays, so that the shifts in units of the margin have two humps, among the samples whose margin
+is large enough to tell. Either way two sides that share no training question must agree on who is
+in which hump, and the lower one must flip more.
 
 The shifts of one probe hold its own error too: it blurs two humps into one, and never makes two out
-of one. So a missing second hump in a weak probe proves little.
-
-What explains two groups without the knockout: class and belief, kinds, or the finder. A tree splits
-the samples into cells by what is known of them: ŷ and clean belief, relation, kind of answer,
-length, exact tokens, popularity, and pairs of these. A mixture with the groups' own means then
-tells each cell's share of Q, free of the noise that blurs single samples. Cells of one group each
-explain the groups; where cells hold both, the groups must still be there inside them.
+of one. So a missing second hump in a weak probe proves little. What explains groups without the
+knockout are cells of samples that are alike in what is known of them (docs/method.md, E4 and E5).
 """
 
 from __future__ import annotations
@@ -32,10 +22,9 @@ from scipy.special import chdtrc, expit
 
 from anchorscope.pathways.band import SIDES, Band
 from anchorscope.pathways.effect_tests import retest_rows
-from anchorscope.probes.labelled import Covariates
 from anchorscope.records import Estimate
 from anchorscope.stats.drawing import effective_size
-from anchorscope.stats.humps import dip, dip_p, two_humps, unimodal_p
+from anchorscope.stats.humps import Humps, dip, dip_p, two_humps, unimodal_p
 from anchorscope.stats.intervals import ALPHA, NOTHING, Draws, difference, rate
 from anchorscope.stats.ranking import auroc, kappa_interval
 
@@ -86,6 +75,7 @@ class Explained:
 
     @property
     def _enough(self) -> float:
+        """The AUROC from which the belief tells the groups."""
         return 0.5 + TOLD * (self.rule_auroc - 0.5)
 
     @property
@@ -107,7 +97,8 @@ class HumpTest:
     within: Within
     road: Road
     rows: np.ndarray  # of all samples, bool
-    shifts: np.ndarray  # [row], residuals towards ŷ, mean of both sides; by margin on "laws"
+    unit: np.ndarray  # [question], of the shifts: 1, or the margin on "laws"
+    shifts: np.ndarray  # [row], residuals towards ŷ in that unit, mean of both sides
     lower: np.ndarray  # [row], who is in the lower hump, by both sides together
     p_dip: float
     p_uniform: float
@@ -135,25 +126,32 @@ class HumpTest:
 
 def look_for_groups(band: Band, draws: Draws) -> dict[tuple[Within, Road], HumpTest]:
     """All six looks at the band's readings of one set of folds: whether there are two humps."""
-    shifts = _shifts(band, band.both(), band.both("knockout"))
+    shifts, margin = _shifts(band, band.both(), band.both("knockout")), np.abs(band.belief)
+    large = np.zeros(band.n, dtype=bool)
+    for mine in (band.wrong, ~band.wrong):
+        if mine.any():
+            large[mine] = margin[mine] >= np.median(margin[mine])
+    by_road: dict[Road, tuple[np.ndarray, np.ndarray]] = {  # the unit, and which samples
+        "shifts": (np.ones(band.n), np.ones(band.n, dtype=bool)),
+        "laws": (np.maximum(margin, 0.1 * margin.mean()), large),  # a margin of 0 has no unit
+    }
     looks: dict[tuple[Within, Road], HumpTest] = {}
-    for road in ROADS:
-        unit = _margin(band) if road == "laws" else np.ones(band.n)
-        chosen = _large_margin(band) if road == "laws" else np.ones(band.n, dtype=bool)
+    for road, (unit, chosen) in by_road.items():
         subsets = {"right": chosen & ~band.wrong, "wrong": chosen & band.wrong, "both": chosen}
         alone: list[float] = []
         for within in WITHIN:
             rows = subsets[within]
-            turned = (shifts / unit)[rows]
-            supported = within != "both" or _supported(alone)
-            p_dip, p_uniform = _dip(turned, band, rows, draws.seed, one_hump=not supported)
+            own = (shifts / unit)[rows]
+            one_hump = within == "both" and not _supported(alone)
+            p_dip, p_uniform = _dip(own, band.entity[rows], draws.seed, one_hump=one_hump)
             alone.append(p_dip)
             looks[within, road] = HumpTest(
                 within=within,
                 road=road,
                 rows=rows,
-                shifts=turned,
-                lower=np.zeros(int(rows.sum()), dtype=bool),
+                unit=unit,
+                shifts=own,
+                lower=np.zeros(len(own), dtype=bool),
                 p_dip=p_dip,
                 p_uniform=p_uniform,
             )
@@ -165,30 +163,18 @@ def _shifts(band: Band, before: np.ndarray, after: np.ndarray) -> np.ndarray:
     return band.towards * band.law(before, after).residual
 
 
-def _margin(band: Band) -> np.ndarray:
-    margin = np.abs(band.belief)
-    return np.maximum(margin, 0.1 * margin.mean())  # a margin of zero has no unit
-
-
-def _large_margin(band: Band) -> np.ndarray:
-    margin, large = np.abs(band.belief), np.zeros(band.n, dtype=bool)
-    for mine in (band.wrong, ~band.wrong):
-        if mine.any():
-            large[mine] = margin[mine] >= np.median(margin[mine])
-    return large
-
-
 def _dip(
-    shifts: np.ndarray, band: Band, rows: np.ndarray, seed: int, *, one_hump: bool
+    shifts: np.ndarray, entity: np.ndarray, seed: int, *, one_hump: bool
 ) -> tuple[float, float]:
     """The dip's p under one hump of the residuals' own shape, and under the uniform.
 
-    The first is 1 where `one_hump` is known already.
+    The first compares with the dips of the residuals themselves, smoothed until they have one hump;
+    it is 1 where `one_hump` is known already.
     """
     if len(shifts) < FEWEST or not np.ptp(shifts) > 0:
         return np.nan, np.nan
     # Questions about one entity are not independent samples of the law.
-    size = effective_size(shifts, None if band.entity is None else band.entity[rows])
+    size = effective_size(shifts, entity)
     uniform = dip_p(dip(shifts), round(size))
     if one_hump:
         return 1.0, uniform
@@ -210,30 +196,25 @@ def _supported(alone: list[float]) -> bool:
 
 def with_groups(look: HumpTest, band: Band, draws: Draws) -> HumpTest:
     """Add to a look its two humps and how far independent probes agree on them."""
-    unit = _margin(band) if look.road == "laws" else np.ones(band.n)
-    sides = [_shifts(band, band.side(side), band.side(side, "knockout")) for side in SIDES]
-    humps = [
-        two_humps((shifts / unit)[look.rows], seed=draws.seed)
-        for shifts in (*sides, _shifts(band, band.both(), band.both("knockout")))
-    ]
-    in_a, in_b, lower = (hump.lower for hump in humps)
+
+    def humps(before: np.ndarray, after: np.ndarray) -> Humps:
+        return two_humps((_shifts(band, before, after) / look.unit)[look.rows], seed=draws.seed)
+
+    in_a, in_b = (humps(band.side(s), band.side(s, "knockout")).lower for s in SIDES)
+    both = humps(band.both(), band.both("knockout"))
     flipped = ((band.side("b") > 0) != (band.side("b", "knockout") > 0))[look.rows]
     flips = NOTHING
     if 0 < in_a.sum() < len(in_a):
         flips = difference(rate(flipped[in_a]), rate(flipped[~in_a]))
+    look = replace(look, lower=both.lower, bic=both.bic, flips=flips)
     return replace(
         look,
-        lower=lower,
-        bic=humps[-1].bic,
-        kappa=_kappa(in_a, in_b, band, look.rows, draws),
-        retest_kappa=_retest_kappa(look, lower, band, unit, draws),
-        flips=flips,
+        kappa=kappa_interval(in_a, in_b, draws, entity=band.entity[look.rows]),
+        retest_kappa=_retest_kappa(look, band, draws),
     )
 
 
-def _retest_kappa(
-    look: HumpTest, lower: np.ndarray, band: Band, unit: np.ndarray, draws: Draws
-) -> Estimate:
+def _retest_kappa(look: HumpTest, band: Band, draws: Draws) -> Estimate:
     """Agreement of the first reading's humps and the retest's, among samples read again."""
     again = retest_rows(band)
     if again is None or (both := look.rows & again).sum() < FEWEST:
@@ -241,34 +222,29 @@ def _retest_kappa(
     second = band.take(again)
     left = np.full(band.n, np.nan)
     left[again] = _shifts(second, second.both("retest"), second.both("retest-knockout"))
-    shifts = (left / unit)[both]
+    shifts = (left / look.unit)[both]
     if not np.ptp(shifts) > 0:
         return NOTHING
-    return _kappa(
-        lower[again[look.rows]], two_humps(shifts, seed=draws.seed).lower, band, both, draws
-    )
-
-
-def _kappa(
-    one: np.ndarray, other: np.ndarray, band: Band, rows: np.ndarray, draws: Draws
-) -> Estimate:
-    entity = None if band.entity is None else band.entity[rows]
-    return kappa_interval(one, other, seed=draws.seed, resamples=draws.resamples, entity=entity)
+    lower = two_humps(shifts, seed=draws.seed).lower
+    return kappa_interval(look.lower[again[look.rows]], lower, draws, entity=band.entity[both])
 
 
 def explain(look: HumpTest, band: Band, draws: Draws) -> Explained:
     """What accounts for the groups of a look."""
     own = band.take(look.rows)
     ratio = _likelihood_ratio(look.shifts, look.lower)
-    leaves = cells(own, look.shifts, seed=draws.seed)
-    shares = _share_of_lower(ratio, leaves, look.lower.mean())
-    by_belief = _share_of_lower(
-        ratio, cells(own, look.shifts, seed=draws.seed, kinds=False), look.lower.mean()
+    known, belief = (
+        _share_of_lower(ratio, cells(own, look.shifts, seed=draws.seed, kinds=kinds), look.lower)
+        for kinds in (True, False)
     )
+    mixed, p_within = (known > PURE) & (known < 1 - PURE), np.nan
+    if mixed.sum() >= FEWEST:
+        values = look.shifts[mixed]
+        p_within = dip_p(dip(values), round(effective_size(values, own.entity[mixed])))
     return Explained(
-        cells=_between(shares),
-        belief=_between(by_belief),
-        p_within=_p_within(look, shares, own),
+        cells=_between(known),
+        belief=_between(belief),
+        p_within=p_within,
         belief_auroc=_belief_auroc(look.lower, own),
         rule_auroc=_rule_auroc(look, band, own, seed=draws.seed),
         finder=_finder(look, own),
@@ -279,51 +255,32 @@ def cells(band: Band, shifts: np.ndarray, *, seed: int, kinds: bool = True) -> n
     """The cell of each sample, [question] int: a tree's leaves over what is known of it."""
     from sklearn.tree import DecisionTreeRegressor
 
-    numbers = {"belief": band.belief}
-    labels: dict[str, np.ndarray] = {"belief": _ranges(band.belief)}
+    numbers, labels = {"belief": band.belief}, []
     if kinds:
-        numbers |= _numbers(band.covariates)
-        labels |= {name: _ranges(values) for name, values in _numbers(band.covariates).items()}
-        labels |= _labels(band.covariates)
-    labels = {name: values for name, values in labels.items() if values.max(initial=0) > 0}
-    columns = [band.wrong.astype(float), *numbers.values()]
-    columns += [_held_out_mean(values, shifts, band.fold) for values in labels.values()]
+        known = band.covariates
+        for name, values in {
+            "length": known.prompt_length,
+            "exact tokens": known.exact_tokens,
+            "popularity": known.log_popularity,
+        }.items():
+            if values is not None and np.isfinite(values).any() and np.nanstd(values) > 0:
+                numbers[name] = np.where(np.isnan(values), np.nanmedian(values), values)
+        texts = [values for values in (known.relation, known.kind) if values is not None]
+        labels = [np.unique(values.astype(str), return_inverse=True)[1] for values in texts]
+    each = [*map(_ranges, numbers.values()), *labels]
+    each = [values for values in each if values.max(initial=0) > 0]
     # A tree asks one thing at a time, and never finds what only two things together tell.
-    columns += [
-        _held_out_mean(one * (other.max() + 1) + other, shifts, band.fold)
-        for one, other in combinations(labels.values(), 2)
-    ]
+    each += [one * (other.max() + 1) + other for one, other in combinations(each, 2)]
+    means = [_held_out_mean(values, shifts, band.fold) for values in each]
     tree = DecisionTreeRegressor(
         max_leaf_nodes=_LEAVES, min_samples_leaf=max(20, band.n // 12), random_state=seed
     )
-    x = np.nan_to_num(np.column_stack(columns), nan=0.0)
+    x = np.nan_to_num(np.column_stack([band.wrong, *numbers.values(), *means]), nan=0.0)
     return np.unique(tree.fit(x, shifts).apply(x), return_inverse=True)[1]
 
 
-def _numbers(covariates: Covariates) -> dict[str, np.ndarray]:
-    """Length, exact tokens and popularity, those that vary; the unknown are put in the middle."""
-    numbers = {
-        "length": covariates.prompt_length,
-        "exact tokens": covariates.exact_tokens,
-        "popularity": covariates.log_popularity,
-    }
-    return {
-        name: np.where(np.isnan(values), np.nanmedian(values), values)
-        for name, values in numbers.items()
-        if values is not None and np.isfinite(values).any() and np.nanstd(values) > 0
-    }
-
-
-def _labels(covariates: Covariates) -> dict[str, np.ndarray]:
-    texts = {"relation": covariates.relation, "kind": covariates.kind}
-    return {
-        name: np.unique(np.asarray(values).astype(str), return_inverse=True)[1]
-        for name, values in texts.items()
-        if values is not None
-    }
-
-
 def _ranges(values: np.ndarray) -> np.ndarray:
+    """The number of the range that holds each value, of about equal sizes."""
     edges = np.unique(np.quantile(values, np.linspace(0, 1, _LEVELS + 1)[1:-1]))
     return np.searchsorted(edges, values)
 
@@ -361,10 +318,10 @@ def _likelihood_ratio(shifts: np.ndarray, lower: np.ndarray) -> np.ndarray:
     return np.exp(np.clip(log_ratio, -25, 25))
 
 
-def _share_of_lower(ratio: np.ndarray, leaves: np.ndarray, start: float) -> np.ndarray:
+def _share_of_lower(ratio: np.ndarray, leaves: np.ndarray, lower: np.ndarray) -> np.ndarray:
     """The lower group's share in each sample's cell, [row]; `leaves` [row] are numbers from 0."""
     size = np.bincount(leaves)
-    share = np.full(len(size), np.clip(start, 0.05, 0.95))
+    share = np.full(len(size), np.clip(lower.mean(), 0.05, 0.95))
     for _ in range(60):
         lower = share[leaves] * ratio
         chance = lower / (lower + 1 - share[leaves])
@@ -376,15 +333,6 @@ def _between(shares: np.ndarray) -> float:
     """The share of the groups' variance between cells."""
     whole = shares.mean() * (1 - shares.mean())
     return float(1 - (shares * (1 - shares)).mean() / whole) if whole > 0 else np.nan
-
-
-def _p_within(look: HumpTest, shares: np.ndarray, own: Band) -> float:
-    mixed = (shares > PURE) & (shares < 1 - PURE)
-    if mixed.sum() < FEWEST:
-        return np.nan
-    values = look.shifts[mixed]
-    size = effective_size(values, None if own.entity is None else own.entity[mixed])
-    return dip_p(dip(values), round(size))
 
 
 def _belief_auroc(lower: np.ndarray, band: Band) -> float:
@@ -441,7 +389,7 @@ def _finder(look: HumpTest, own: Band) -> float:
 
     Groups that a missed E_Q makes are gone when the whole question is hidden: near 0.
     """
-    if not own.has("question") or not 0 < look.lower.sum() < len(look.lower):
+    if not own.has("question"):
         return np.nan
     rows = own.rows("question")
     lower = look.lower[rows]

@@ -7,13 +7,12 @@ probes read of it: a probe at real width reads much else beside, and that stays.
 `anchorscope power` asks for the smallest effect that a run, or one of two or four times its size,
 would find in 80 %: a half of the samples loses a part of its belief, or a part of the samples loses
 all of it. Larger runs are the run's own entities, drawn with replacement; their probes are not
-better than the run's, so that a larger run may find more than these numbers say. A curve through
-the planted worlds gives the effect at which 80 % are found.
+better than the run's, so that a larger run may find more than these numbers say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,7 +22,7 @@ from scipy.special import expit, logit
 from anchorscope.config import Config, unit_of
 from anchorscope.errors import UserError
 from anchorscope.parallel import in_parallel
-from anchorscope.pathways.band import SIDES, Band, rows_by_entity
+from anchorscope.pathways.band import SIDES, Band
 from anchorscope.pathways.effects import delta_p
 from anchorscope.pathways.finding import ENOUGH, FEWEST, shows_two_pathways
 from anchorscope.pathways.fold_layers import band_of_folds, read_fold_layer
@@ -95,41 +94,30 @@ def plant(
 ) -> list[Band]:
     """The bands with the loss in them: the same samples lose it in every set of folds.
 
-    `noise` is the `cut_noise` of each band.
+    `noise` is the `cut_noise` of each band; each sample takes that of another one of the same ŷ.
     """
-    n = bands[0].n
+    n, wrong = bands[0].n, bands[0].wrong
     dose = lost * (rng.random(n) < share)
     jolt = rng.standard_normal(n)
-    donors = {cut: _donors(bands[0].wrong, rng) for cut in _CUTS}
-    return [_planted(band, own, dose, donors, jolt) for band, own in zip(bands, noise, strict=True)]
+    donors = {cut: np.arange(n) for cut in _CUTS}
+    for donor in donors.values():
+        for mine in (wrong, ~wrong):
+            donor[mine] = rng.permutation(donor[mine])
 
+    def planted(band: Band, noise: np.ndarray) -> Band:
+        sure, belief = band.reliability, band.belief
+        apart = belief - belief.mean()
+        true = sure * apart + np.sqrt(sure * (1 - sure)) * belief.std() * jolt
+        clean = band.logits["clean"]
+        scale = clean @ apart / (apart @ apart) if apart.any() else np.zeros(len(clean))
+        logits = dict(band.logits)
+        for cut, before in _CUTS.items():
+            if band.has(cut, before):
+                after = band.logits[before] - scale[:, None] * (dose * true) + noise[:, donors[cut]]
+                logits[cut] = np.where(np.isfinite(band.logits[cut]), after, np.nan)
+        return replace(band, logits=logits)
 
-def _donors(wrong: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """For each sample another one of the same ŷ, whose noise it takes."""
-    donor = np.arange(len(wrong))
-    for mine in (wrong, ~wrong):
-        donor[mine] = rng.permutation(donor[mine])
-    return donor
-
-
-def _planted(
-    band: Band,
-    noise: np.ndarray,
-    dose: np.ndarray,
-    donors: Mapping[str, np.ndarray],
-    jolt: np.ndarray,
-) -> Band:
-    sure, belief = band.reliability, band.belief
-    middle, spread = belief.mean(), belief.std()
-    true = sure * (belief - middle) + np.sqrt(sure * (1 - sure)) * spread * jolt
-    scale = np.array([_slope(belief, clean) for clean in band.logits["clean"]])
-    logits = dict(band.logits)
-    for cut, before in _CUTS.items():
-        if band.has(cut) and band.has(before):
-            jolts = noise[:, donors[cut]]
-            planted = band.logits[before] - dose * scale[:, None] * true + jolts
-            logits[cut] = np.where(np.isfinite(band.logits[cut]), planted, np.nan)
-    return replace(band, logits=logits)
+    return [planted(band, own) for band, own in zip(bands, noise, strict=True)]
 
 
 def cut_noise(band: Band) -> np.ndarray:
@@ -138,32 +126,22 @@ def cut_noise(band: Band) -> np.ndarray:
     Half of the difference between two cuts of one sample: what is the sample's own cancels. The
     second cut is the retest's, else the whole question's; without either, all that one law leaves.
     """
-    left = _residuals(band, "knockout", "clean")
+
+    def residuals(cut: str, before: str) -> np.ndarray:
+        rows = band.rows(cut, before)
+        some, left = band.take(rows), np.full((len(band.probes), band.n), np.nan)
+        for probe, name in enumerate(band.probes):
+            left[probe, rows] = some.law(some.side(name, before), some.side(name, cut)).residual
+        return left
+
+    left = residuals("knockout", "clean")
     for cut, before in (("retest-knockout", "retest"), ("question", "clean")):
-        if band.has(cut) and band.has(before):
-            apart = (left - _residuals(band, cut, before)) / np.sqrt(2)
-            twice = np.isfinite(apart).all(axis=0)
-            if twice.sum() < _FEWEST:
-                continue
+        if band.has(cut, before) and (twice := band.rows(cut, before)).sum() >= _FEWEST:
+            apart = (left - residuals(cut, before)) / np.sqrt(2)
             # Samples that were not read twice take the noise of those that were, in turn.
             donor = np.flatnonzero(twice)[np.arange(band.n) % twice.sum()]
             return np.where(twice, apart, apart[:, donor])
     return left
-
-
-def _residuals(band: Band, cut: str, before: str) -> np.ndarray:
-    """What one law leaves of each probe's logits under a cut, [probe, question]."""
-    rows = band.rows(cut, before)
-    some, left = band.take(rows), np.full((len(band.probes), band.n), np.nan)
-    for probe, name in enumerate(band.probes):
-        left[probe, rows] = some.law(some.side(name, before), some.side(name, cut)).residual
-    return left
-
-
-def _slope(x: np.ndarray, y: np.ndarray) -> float:
-    apart = x - x.mean()
-    variance = (apart * apart).mean()
-    return float((apart * y).mean() / variance) if variance > 0 else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,47 +248,43 @@ def smallest_effects(
             drawn = redraw(bands, factor, np.random.default_rng((config.seed, factor, number)))
             return power(drawn, **effect, worlds=range(number, number + 1), seed=config.seed)[0]
 
-        return smallest_found(found, least=_LEAST, most=MOST[kind], worlds=worlds)
+        return smallest_found(found, most=MOST[kind], worlds=worlds)
 
-    by_task = dict(zip(tasks, in_parallel(threshold, tasks), strict=True))
+    thresholds = in_parallel(threshold, tasks)
+    results = zip(FACTORS, thresholds[::2], thresholds[1::2], strict=True)
     return tuple(
         Smallest(
             n=factor * bands[0].n,
-            loss=by_task[factor, "loss"],
-            delta_p=_as_delta_p(bands[0], by_task[factor, "loss"], config),
-            share=by_task[factor, "share"],
+            loss=loss,
+            delta_p=_as_delta_p(bands[0], loss, config),
+            share=share,
         )
-        for factor in FACTORS
+        for factor, loss, share in results
     )
 
 
-def smallest_found(
-    found: Callable[[float, int], bool], *, least: float, most: float, worlds: int
-) -> Estimate:
+def smallest_found(found: Callable[[float, int], bool], *, most: float, worlds: int) -> Estimate:
     """The size at which 80 % of the worlds are found, from a logistic curve through them.
 
     `found(size, number)` plants one world. Half of the worlds are spread evenly over all sizes, the
     other half around the crossing that the first half suggests. The value is NaN where the crossing
     is beyond `most`; an end of the interval that may be there is infinite.
     """
-    sizes = np.linspace(least, most, worlds - worlds // 2)
+    sizes = np.linspace(_LEAST, most, worlds - worlds // 2)
     hits = [found(size, number) for number, size in enumerate(sizes)]
-    value, low, high = _crossing(sizes, np.array(hits), least=least, most=most)
-    around = np.clip([low, 2 * value - low], least, most)
-    closer = np.linspace(around[0], around[1], worlds // 2)
+    value, low, _ = _crossing(sizes, np.array(hits), most=most)
+    closer = np.linspace(*np.clip([low, 2 * value - low], _LEAST, most), worlds // 2)
     hits += [found(size, number + len(sizes)) for number, size in enumerate(closer)]
     sizes = np.concatenate([sizes, closer])
-    value, low, high = _crossing(sizes, np.array(hits), least=least, most=most)
+    value, low, high = _crossing(sizes, np.array(hits), most=most)
     return Estimate(
         value if value <= most else np.nan, low, high if high <= most else np.inf, worlds
     )
 
 
-def _crossing(
-    sizes: np.ndarray, hits: np.ndarray, *, least: float, most: float
-) -> tuple[float, float, float]:
+def _crossing(sizes: np.ndarray, hits: np.ndarray, *, most: float) -> tuple[float, float, float]:
     """The likeliest crossing of 80 % and its 95 % likelihood interval, up to twice `most`."""
-    at = np.linspace(least, 2 * most, 200)
+    at = np.linspace(_LEAST, 2 * most, 200)
     steep = np.geomspace(2, 400, 24) / most
     # [crossing, steepness, world]
     chance = expit(logit(ENOUGH) + steep[:, None] * (sizes - at[:, None, None]))
@@ -325,14 +299,14 @@ def redraw(bands: Sequence[Band], factor: int, rng: np.random.Generator) -> list
 
     The same rows are taken from every set of folds.
     """
-    members = rows_by_entity(bands[0].entity, bands[0].n)
+    number = np.unique(bands[0].entity, return_inverse=True)[1]
+    size = np.bincount(number)
+    members = np.split(np.argsort(number, kind="stable"), np.cumsum(size)[:-1])
     drawn = rng.integers(len(members), size=factor * len(members))
     rows = np.concatenate([members[number] for number in drawn])
-    copies = np.repeat(np.arange(len(drawn)), [len(members[number]) for number in drawn]).astype(
-        str
-    )
+    entity = np.repeat(np.arange(len(drawn)), size[drawn]).astype(str)
     taken = [band.take(rows) for band in bands]
-    return [replace(b, covariates=replace(b.covariates, entity=copies)) for b in taken]
+    return [replace(b, covariates=replace(b.covariates, entity=entity)) for b in taken]
 
 
 def _as_delta_p(band: Band, loss: Estimate, config: Config) -> Estimate:

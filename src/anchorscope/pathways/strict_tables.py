@@ -1,33 +1,28 @@
-"""strict.csv: what strict mode measures at every layer.
+"""strict.csv: what strict mode measures at every layer, for information.
 
-Agreement: do independent probes put a sample into the same group? Class collapse: is the pathway
-only the predicted class? Gaps: how far Q falls below A, beside what one mechanism would give.
-Reliability: do two probes that share no training question see the same residual? Two probes agree a
-little about *any* movement of a state, because their directions are alike; only what goes beyond
-the neutral control is the question's. Shapes: one hump of shifts, or two? Refit: is the truth gone
-from knocked-out states, or only moved away from where the probe looks? What the group adds to a
-prediction of errors beyond logits, margins and covariates.
+Agreement of independent probes on the groups; class collapse; the gaps beside what one mechanism
+would give; whether the truth is gone from knocked-out states or only moved; what the group adds in
+predicting errors. The five questions behind a finding are asked of the band, not of a layer.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Literal
+from itertools import product
+from typing import Any
 
 import numpy as np
-from scipy.special import entr, expit
+from scipy.special import expit
 
 from anchorscope.config import Config, Delta, unit_of
-from anchorscope.pathways.effects import ROLES, delta_p, estimate_columns, flips, prediction
+from anchorscope.pathways.effects import ROLES, Roles, delta_p, estimate_columns, flips, prediction
 from anchorscope.pathways.gap import gap_of
 from anchorscope.pathways.one_law import (
     Fit,
     Pair,
     Predictors,
     factors_of,
-    fit_line,
     gaps,
-    kinds_share,
     one_law,
     shared_noise,
 )
@@ -35,21 +30,17 @@ from anchorscope.probes.fold_probes import fold_logits
 from anchorscope.probes.folds import training_rows
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
-from anchorscope.records import MODES, Estimate, Mode
-from anchorscope.stats.humps import NO_SHAPE, Shape, shape
+from anchorscope.records import MODES, Estimate
 from anchorscope.stats.intervals import (
     NOTHING,
     Draws,
     bootstrap_mean,
     difference_of_means,
-    percentile_interval,
 )
 from anchorscope.stats.logistic import cross_fitted_logits
 from anchorscope.stats.mahalanobis import Mahalanobis
-from anchorscope.stats.ranking import auroc, auroc_interval, correlation_with_draws, kappa_interval
+from anchorscope.stats.ranking import auroc, auroc_interval, kappa_interval
 
-# All samples; within each predicted class and both, each with its own law; the true classes.
-SUBSETS = ("all", "right", "wrong", "both", "z0", "z1")
 # Where ŷ takes this share of the group's entropy away, the group is the predicted class. 0.75 is
 # reached when about 96 % of one class flip and 4 % of the other.
 EXPLAINED = 0.75
@@ -72,38 +63,17 @@ def strict_row(
 
     `states` are the layer's clean and knocked-out states [question, width].
     """
-    draws = Draws(seed=config.seed, resamples=config.resamples)
-    at = _Layer(readings, layer, covariates, unit_of(config.delta))
-    clean, knocked = at.logits("paper"), at.logits("paper", "knockout")
-    moved = knocked - clean
-    row: Row = {"layer": layer, "n": len(at.fold)}
-    for name, found in agreement(readings, layer, draws, entity=covariates.entity).items():
-        row |= estimate_columns(name, found)
-    row |= class_collapse(clean, knocked, delta=at.unit)
-    for mode in MODES:
-        row |= _gaps(at, mode, "all", draws) | _gaps(at, mode, "both", draws)
-    same = (at.logits("b"), at.logits("b", "knockout"))
-    row["same_gap"] = gap_of(same, same, delta=at.unit)
-    row |= _reliability(at, draws)
-    beyond = Estimate(np.nan, np.nan, np.nan, len(at.fold))
-    if at.control:
-        by_control = np.abs(at.logits("paper", at.control) - clean)
-        beyond = bootstrap_mean(
-            np.abs(moved) - by_control,
-            seed=draws.seed,
-            resamples=draws.resamples,
-            entity=at.entity,
-        )
-    row |= estimate_columns("beyond_random", beyond)
-    row |= {
-        "control": at.control,
-        "kinds": kinds_share(clean, knocked, at.predictors("paper")) if len(clean) else np.nan,
-        "common": float(moved.mean() ** 2 / (moved**2).mean()) if (moved != 0).any() else np.nan,
-        "residual": fit_line(clean, knocked, at.fold).residual.std() if len(clean) else np.nan,
-    }
-    for name in SUBSETS:
-        found = _shape(at, name, draws.seed)
-        row |= {f"dip_p_{name}": found.p, f"bic_{name}": found.bic}
+    draws, unit = Draws(seed=config.seed, resamples=config.resamples), unit_of(config.delta)
+    read = ~np.isnan(readings.at(layer, "paper", "knockout"))
+    paper, same = (
+        tuple(readings.at(layer, probe, name)[read] for name in ("clean", "knockout"))
+        for probe in ("paper", "b")
+    )
+    row: Row = {"layer": layer, "n": int(read.sum())}
+    row |= estimate_columns(**agreement(readings, layer, draws, entity=covariates.entity))
+    row |= class_collapse(*paper, delta=unit)
+    row |= null_gaps(readings, layer, read, covariates, seed=draws.seed, unit=unit)
+    row["same_gap"] = gap_of(same, same, delta=unit)
     row |= refit_columns(states, readings, layer, config=config, entity=covariates.entity)
     row |= _group_adds(readings, layer, covariates, draws)
     for mode, (group, measure) in ROLES.items():
@@ -111,16 +81,16 @@ def strict_row(
         if "answer-only" in readings.logits:
             flipped = flips(readings.at(layer, group), readings.at(layer, group, "knockout"))
             after = readings.at(layer, measure, "answer-only")
-            change = delta_p(readings.at(layer, measure), after, delta=at.unit)
+            change = delta_p(readings.at(layer, measure), after, delta=unit)
             gap = difference_of_means(change, flipped, draws)
-        row |= estimate_columns(f"answer_only_{mode}", gap)
+        row |= estimate_columns(**{f"answer_only_{mode}": gap})
     return row
 
 
 def agreement(
     readings: Readings, layer: int, draws: Draws, *, entity: np.ndarray | None = None
 ) -> dict[str, Estimate]:
-    """κ of the groups that probes a and b give: all, by b's prediction; and with the next layer.
+    """κ of the groups that probes a and b give, and of the paper probe's with the next layer.
 
     Each flip is decided by its own probe. NaN where a probe knows one group only: then there is
     nothing to agree on.
@@ -129,22 +99,12 @@ def agreement(
     def flipped(probe: str, layer: int) -> np.ndarray:
         return flips(readings.at(layer, probe), readings.at(layer, probe, "knockout"))
 
-    def compared(one: np.ndarray, other: np.ndarray, rows: np.ndarray) -> Estimate:
-        own = None if entity is None else entity[rows]
-        return kappa_interval(
-            one[rows], other[rows], seed=draws.seed, resamples=draws.resamples, entity=own
-        )
-
-    a, b, paper = (flipped(probe, layer) for probe in ("a", "b", "paper"))
-    predicted = prediction(readings.at(layer, "b"))
-    last = layer == readings.layers
-    after = np.full(len(predicted), np.nan) if last else flipped("paper", layer + 1)
-    everything = np.ones(len(predicted), dtype=bool)
+    last, here = layer == readings.layers, flipped("paper", layer)
+    after = np.full(len(here), np.nan) if last else flipped("paper", layer + 1)
+    kappa = partial(kappa_interval, draws=draws, entity=entity)
     return {
-        "kappa": compared(a, b, everything),
-        "kappa_right": compared(a, b, predicted == 0),
-        "kappa_wrong": compared(a, b, predicted == 1),
-        "kappa_next": compared(paper, after, everything),
+        "kappa": kappa(flipped("a", layer), flipped("b", layer)),
+        "kappa_next": kappa(here, after),
     }
 
 
@@ -174,148 +134,57 @@ def class_collapse(clean: np.ndarray, knockout: np.ndarray, *, delta: Delta = "p
 
 
 def explained(group: np.ndarray, by: np.ndarray) -> float:
-    """I(group; by) / H(group) of two 0/1 lists; NaN where there is one group only.
+    """I(group; by) / H(group) of two 0/1 lists; NaN where there is one group only."""
+    from sklearn.metrics import homogeneity_score  # slow to import, and for strict mode alone
 
-    scikit-learn's homogeneity_score (the same, tested) calls one group only 1: all explained.
+    return float(homogeneity_score(group, by)) if len(np.unique(group)) > 1 else np.nan
+
+
+def null_gaps(
+    readings: Readings,
+    layer: int,
+    read: np.ndarray,
+    covariates: Covariates,
+    *,
+    seed: int,
+    unit: Delta,
+) -> Row:
+    """The gaps of both modes in points and in logits, and their null bands, over all and within ŷ.
+
+    Only the questions `read` bool have a knocked-out state. Within a predicted class (ŷ is that of
+    the effect's probe) the law is that of the class: a bend between the classes is still one
+    mechanism. Strict mode's null needs a control that was read of all of them and moves them.
     """
-    if not len(group):
-        return np.nan
-    cell = 2 * (np.asarray(by) == 1) + (np.asarray(group) == 1)
-    both = np.bincount(cell, minlength=4).reshape(2, 2)  # [by, group]
-    whole, by_value, both = (
-        entr(counts / len(cell)).sum() for counts in (both.sum(axis=0), both.sum(axis=1), both)
-    )
-    return float(np.clip(1 - (both - by_value) / whole, 0, 1)) if whole > 0 else np.nan
 
+    def logits(probe: str, intervention: str = "clean") -> np.ndarray:
+        return readings.at(layer, probe, intervention)[read]
 
-class _Layer:
-    """The logits of one layer, of the questions that have a knocked-out state."""
+    control, row = False, {}
+    if "neutral" in readings.logits:
+        away = np.abs(logits("paper", "neutral") - logits("paper"))
+        control = bool(away.any() and np.isfinite(away).all())
+    belief = np.mean([logits(name) for name in readings.probes], axis=0)
+    factors = factors_of(covariates.take(read))
+    for mode, within in product(MODES, (False, True)):
+        roles, start = ROLES[mode], f"{mode}_within" if within else mode
+        clean = logits(roles.effect)
+        strata = prediction(clean) if within else np.zeros(len(clean))
+        predictors = Predictors(readings.fold[read], strata, belief, factors)
 
-    def __init__(self, readings: Readings, layer: int, covariates: Covariates, unit: Delta) -> None:
-        self.readings, self.layer = readings, layer
-        self.unit: Delta = unit
-        self.read = ~np.isnan(readings.at(layer, "paper", "knockout"))
-        self.fold, self.z = readings.fold[self.read], readings.z[self.read]
-        covariates = covariates.take(self.read)
-        self.factors, self.entity = factors_of(covariates), covariates.entity
-        self._laws: dict[tuple[str, ...], Fit] = {}
-        self.control = ""  # "neutral" where that was read of all of them and moves their logits
-        if "neutral" in readings.logits:
-            away = np.abs(self.logits("paper", "neutral") - self.logits("paper"))
-            self.control = "neutral" if away.any() and np.isfinite(away).all() else ""
+        def laws(
+            intervention: str, roles: Roles = roles, predictors: Predictors = predictors
+        ) -> tuple[Fit, ...]:
+            return tuple(one_law(logits(p), logits(p, intervention), predictors) for p in roles)
 
-    def logits(self, probe: str, intervention: str = "clean") -> np.ndarray:
-        return self.readings.at(self.layer, probe, intervention)[self.read]
-
-    def predictors(self, probe: str) -> Predictors:
-        """The covariates of each sample for the one-mechanism law; ŷ is that of `probe`."""
-        return Predictors(
-            fold=self.fold,
-            predicted=prediction(self.logits(probe)),
-            belief=np.mean([self.logits(name) for name in self.readings.probes], axis=0),
-            factors=self.factors,
+        group, effect = ((logits(probe), logits(probe, "knockout")) for probe in roles)
+        shared = shared_noise(*laws("neutral")) if mode == "strict" and control else None
+        found = gaps(
+            Pair(*group, *effect, strata), laws("knockout"), seed=seed, points=unit, shared=shared
         )
-
-    def rows(self, subset: str, *, probe: str) -> np.ndarray:
-        """Which of the questions belong to a subset; ŷ is that of `probe`."""
-        if subset in ("all", "both"):
-            return np.ones(len(self.fold), dtype=bool)
-        if subset in ("z0", "z1"):
-            return self.z == int(subset[1])
-        return prediction(self.logits(probe)) == (subset == "wrong")
-
-    def law(self, subset: str, probe: str, intervention: str = "knockout", *, classes: str) -> Fit:
-        """What a probe's logits follow within a subset; ŷ is that of the probe `classes`.
-
-        Within a class the law is that class's own, so that a bend between the classes does not
-        pass for something the samples have of their own. Gaps, agreement and shapes ask for the
-        same laws.
-        """
-        split = subset in ("both", "right", "wrong")
-        key = (subset, probe, intervention, classes if split else "")
-        if key not in self._laws:
-            rows = self.rows(subset, probe=classes)
-            own = self.predictors(classes).take(rows)
-            clean, other = self.logits(probe)[rows], self.logits(probe, intervention)[rows]
-            self._laws[key] = one_law(clean, other, own if split else own.together())
-        return self._laws[key]
-
-
-def _gaps(at: _Layer, mode: Mode, subset: Literal["all", "both"], draws: Draws) -> Row:
-    """The gap of a mode in points and in logits, and its null band: all, or within ŷ ("both").
-
-    Within a predicted class the law is that of the class: a bend between the classes is still one
-    mechanism.
-    """
-    group, effect = ROLES[mode]
-    shared = None
-    if mode == "strict" and at.control:
-        control = (at.law(subset, probe, at.control, classes=effect) for probe in ROLES[mode])
-        shared = shared_noise(*control)
-    clean = at.logits(effect)
-    pair = Pair(
-        group_clean=at.logits(group),
-        group_knockout=at.logits(group, "knockout"),
-        effect_clean=clean,
-        effect_knockout=at.logits(effect, "knockout"),
-        strata=prediction(clean) if subset == "both" else np.zeros(len(clean)),
-    )
-    found = gaps(
-        pair,
-        (at.law(subset, group, classes=effect), at.law(subset, effect, classes=effect)),
-        seed=draws.seed,
-        points=at.unit,
-        shared=shared,
-    )
-    start, row = f"{mode}_within" if subset == "both" else mode, {}
-    ends: dict[str, Delta] = {"": "points", "_logit": "logit"}
-    for end, unit in ends.items():
-        row |= {
-            f"{start}_gap{end}": found[unit].value,
-            f"{start}_null{end}_low": found[unit].low,
-            f"{start}_null{end}_high": found[unit].high,
-            f"{start}_null{end}_p": found[unit].p,
-        }
+        for end, gap in zip(("", "_logit"), found.values(), strict=True):
+            parts = (f"{start}_null{end}_{part}" for part in ("low", "high", "p"))
+            row |= dict(zip((f"{start}_gap{end}", *parts), gap, strict=True))
     return row
-
-
-def _reliability(at: _Layer, draws: Draws) -> Row:
-    """How far a and b agree on the residuals within ŷ, and beyond what they do under the control.
-
-    The same entities are drawn for both; without a control the excess is the agreement itself.
-    """
-    seen = {}
-    for name in ("knockout", at.control) if at.control else ("knockout",):
-        a, b = (at.law("both", probe, name, classes="b").residual for probe in ("a", "b"))
-        seen[name] = correlation_with_draws(
-            a, b, seed=draws.seed, resamples=draws.resamples, entity=at.entity
-        )
-    value, drawn = seen["knockout"]
-    base, below = seen.get(at.control, (0.0, 0.0))
-    return {
-        **estimate_columns("reliability", _interval(value, drawn, len(at.fold))),
-        "reliability_control": base if at.control else np.nan,
-        **estimate_columns(
-            "reliability_excess", _interval(value - base, drawn - below, len(at.fold))
-        ),
-    }
-
-
-def _interval(value: float, drawn: np.ndarray, n: int) -> Estimate:
-    if n < 3:
-        return Estimate(value, np.nan, np.nan, n)
-    return percentile_interval(value, drawn, n)
-
-
-def _shape(at: _Layer, subset: str, seed: int) -> Shape:
-    """Shape of the paper probe's shifts, without what the law already says of them."""
-    rows = at.rows(subset, probe="paper")
-    if not rows.any():
-        return NO_SHAPE
-    left = at.law(subset, "paper", classes="paper").residual
-    # Both classes together are turned the same way round: towards ŷ.
-    towards = np.where(at.logits("paper")[rows] > 0, 1.0, -1.0) if subset == "both" else 1.0
-    return shape(towards * left, seed=seed, entity=None if at.entity is None else at.entity[rows])
 
 
 def refit_columns(
@@ -348,8 +217,7 @@ def refit_columns(
     size, moved = np.linalg.norm(x, axis=1), np.linalg.norm(y - x, axis=1)
     far, near = np.median(away, axis=1) if len(z) else (np.nan, np.nan)
     return {
-        **estimate_columns("knockout_auroc", by_clean),
-        **estimate_columns("refit_auroc", by_refit),
+        **estimate_columns(knockout_auroc=by_clean, refit_auroc=by_refit),
         "moved_norm": float((moved / size)[size > 0].mean()) if size.any() else np.nan,
         "moved_mahalanobis": float(far / near),
     }

@@ -7,32 +7,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from anchorscope.answers.generate import Answerer
 from anchorscope.config import Config
 from anchorscope.detect.extra_answers import draw_answers, read_surfaces
-from anchorscope.detect.prompts import Exchange, common_prefix, task_of, too_long
-from anchorscope.detect.read_answers import read_answers
-from anchorscope.detect.rows import exchange_of, is_right, rows_of_file
+from anchorscope.detect.own_rows import questions_of, read_rows
+from anchorscope.detect.rows import rows_of_file
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.passes import CAUGHT, knockout_of
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import piece_of
 from anchorscope.evidence.shards import Shards
-from anchorscope.models import Model
 from anchorscope.pipeline.executor import check_spread, open_reader
-from anchorscope.pipeline.model import load, load_again, threads_of_run
+from anchorscope.pipeline.model import load, threads_of_run
 from anchorscope.pipeline.read_states import read_pieces, read_states
-from anchorscope.pipeline.request import Questions, Run, check_place, command_of, resolve
+from anchorscope.pipeline.request import Questions, Run, command_of, resolve
 from anchorscope.progress import Progress, Quiet
-from anchorscope.records import Question, QuestionSet, Sample
+from anchorscope.records import QuestionSet
 from anchorscope.run_folder.samples import (
     answers_name,
     count_answers,
@@ -40,7 +34,7 @@ from anchorscope.run_folder.samples import (
     stored_samples,
     to_frame,
 )
-from anchorscope.run_folder.states import save_states, shard_name
+from anchorscope.run_folder.states import shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 
@@ -62,10 +56,8 @@ def collect(
     config, sets, identity = resolve(model, questions, config or Config())
     check_spread(config, model)
     passes = len(CAUGHT) + len(collected_passes(config))
-    room = check_place(config, sets, out, model, passes=passes)
-    run = Run.open(out, identity | {"only": "detectors"}, config, sets, progress)
-    if room:
-        run.progress.note(room)
+    identity |= {"only": "detectors"}
+    run = Run.open(out, identity, config, sets, progress, model=model, passes=passes)
     store = run.store
     if config.rank is not None:
         _read(run, model)
@@ -73,10 +65,15 @@ def collect(
         with store.owned(withdraw=True):
             store.save_info({"command": command_of(config, store.path, verb="detect collect")})
             _read(run, model)
-            samples = [sample for own in stored_samples(store).values() for sample in own]
-            store.write("samples.parquet", to_frame(samples).to_parquet)
-            store.save_info({"finished": True})
+            _finish(run)
     return store.path
+
+
+def _finish(run: Run) -> None:
+    """Write samples.parquet, and mark the folder as finished."""
+    samples = [sample for own in stored_samples(run.store).values() for sample in own]
+    run.store.write("samples.parquet", to_frame(samples).to_parquet)
+    run.store.save_info({"finished": True})
 
 
 def collected_passes(config: Config) -> list[Intervention]:
@@ -94,7 +91,7 @@ def _read(run: Run, model: Any) -> None:
         shards = [stored_answers(run.store, number) for number in range(count_answers(run.store))]
         with run.stage("surfaces"), threads_of_run(run.config, run.store.info):
             read_surfaces(
-                load_again(run, model),
+                load(run, model, again=True),
                 run.store,
                 shards,
                 max_tokens=run.config.max_tokens,
@@ -121,15 +118,7 @@ def collect_answers(
     """
     config, rows = config or Config(), rows_of_file(place)
     name = "stdin" if str(place) == "-" else Path(place).stem
-    where = [f"Row {number} of {name}" for number in range(1, len(rows) + 1)]
-    given = [_from_row(row, at) for row, at in zip(rows, where, strict=True)]
-    questions = tuple(
-        Question(
-            id=f"{name}:all:{number}", dataset=name, text=exchange.asked, answers=(),
-            entity=str(row.get("entity") or exchange.asked),
-        )
-        for number, (row, (exchange, _)) in enumerate(zip(rows, given, strict=True))
-    )  # fmt: skip
+    questions, given = questions_of(rows, name)
     source = config.model if model is None else model.source
     digest = hashlib.sha256(json.dumps(rows, sort_keys=True, default=str).encode()).hexdigest()
     identity = {"model": source, "answers": digest[:16], "data": [name], "only": "detectors"}
@@ -144,69 +133,10 @@ def collect_answers(
             part = slice(start, start + ROWS)
             files = [answers_name(number), shard_name("clean", number)]
             if not all(map(store.has, files)):
-                _read_rows(run, lm, number, questions[part], given[part])
+                read_rows(store, lm, number, questions[part], given[part], run.progress.note)
             run.progress.advance(len(rows[part]))
-        samples = [s for n in range(-(-len(rows) // ROWS)) for s in stored_answers(store, n)]
-        store.write("samples.parquet", to_frame(samples).to_parquet)
-        store.save_info({"finished": True})
+        _finish(run)
     return store.path
-
-
-def _from_row(row: dict[str, Any], where: str) -> tuple[Exchange, bool]:
-    exchange = exchange_of(row, where)
-    if exchange.question:  # as a user's turn: no detector has a prompt of its own yet
-        turn = {"role": "user", "content": exchange.question}
-        exchange = Exchange(messages=(turn,), answer=exchange.answer)
-    return exchange, is_right(row.get("label"), where)
-
-
-def _read_rows(
-    run: Run,
-    model: Model,
-    number: int,
-    questions: Sequence[Question],
-    given: Sequence[tuple[Exchange, bool]],
-) -> None:
-    """Read and store one shard of own rows; those without an entity to read are not usable."""
-    tasks = [
-        task_of(model, None, exchange, place, every=False)
-        for place, (exchange, _) in enumerate(given)
-    ]
-    reasons = [
-        too_long(model, task.question, len(task.prompt_ids), len(task.answer_ids)) for task in tasks
-    ]
-    for question, reason in zip(questions, reasons, strict=True):
-        if reason:
-            run.progress.note(f"{question.id} is left out: {reason}")
-    fitting = [task for task, reason in zip(tasks, reasons, strict=True) if not reason]
-    samples, states = {}, {}
-    for batch in read_answers(
-        Answerer(model, max_tokens=1), common_prefix(fitting), fitting, token_log_probs=True
-    ):
-        ends = np.cumsum([len(one.entities) for one in batch.answers])
-        for place, one, end in zip(batch.numbers, batch.answers, ends, strict=True):
-            task, question, (_, right) = tasks[place], questions[place], given[place]
-            entity, before = one.entities[0] if one.entities else None, len(task.prompt_ids)
-            samples[place] = Sample(
-                question=question,
-                answer=replace(one.answer, id=question.id),
-                verdict="right" if right else "wrong",
-                finder="given",
-                spans=(),
-                answer_span=entity.span if entity else None,
-                prompt_ids=task.prompt_ids,
-                question_tokens=(),
-                exact_question=(before - 1,),  # nothing is cut: the last token stands for it
-                exact_answer=tuple(before + n for n in entity.tokens) if entity else (),
-            )
-            if entity:
-                states[place] = batch.clean[end - 1].astype(np.float16)
-    shape = (len(states), model.blocks, model.parts.width)
-    stacked = np.array([states[n] for n in sorted(states)], dtype=np.float16).reshape(shape)
-    ids = [samples[n].id for n in sorted(states)]
-    save_states(run.store, shard_name("clean", number), ids, stacked)
-    frame = to_frame([samples[n] for n in sorted(samples)])
-    run.store.write(answers_name(number), frame.to_parquet)
 
 
 def add_samples(
@@ -239,7 +169,7 @@ def add_samples(
     with store.owned():
         store.save_info({"sampled": sampling})
         answered = [stored_answers(store, number) for number in range(count_answers(store))]
-        with threads_of_run(config, store.info), Lease(load_again(run, model)) as lease:
+        with threads_of_run(config, store.info), Lease(load(run, model, again=True)) as lease:
             shards = Shards(lease, store, answered, seed=config.seed, progress=run.progress)
             with run.stage("sampled"):
                 draw_answers(

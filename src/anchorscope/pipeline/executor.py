@@ -17,21 +17,22 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 import joblib
 import torch
 from loky import BrokenProcessPool, ProcessPoolExecutor
 
+from anchorscope.answers.prompted import Shard
 from anchorscope.config import Config
 from anchorscope.engine import HALVED
 from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Tables, passes_of_pieces, pieces_of
 from anchorscope.parallel import begin_own_process, default_workers, end_workers
-from anchorscope.pipeline.analyse import analyse_dataset, stored_dataset, train_probes
+from anchorscope.pipeline.analyse import analyse_dataset, stored_datasets, train_probes
 from anchorscope.pipeline.model import leased
-from anchorscope.pipeline.prepare import Shard, prepare
+from anchorscope.pipeline.prepare import prepare
 from anchorscope.pipeline.read_states import Reader, Task, Worker
 from anchorscope.pipeline.request import Run
 from anchorscope.run_folder.samples import answers_name
@@ -49,8 +50,8 @@ _OWNERS = ("identity", "finished", "format")  # of run.json: no worker has a say
 def open_reader(run: Run, model: Any) -> Iterator[Reader]:
     """Open the model in the processes that the config asks for, and prepare the run's shards."""
     config = run.config
-    if config.workers is not None or config.ray is not None:
-        pool = WorkerPool(run, _ray_workers(run) if config.ray is not None else _local_workers(run))
+    if _pooled(config):
+        pool = WorkerPool(run, _local_workers(run) if config.ray is None else _ray_workers(run))
         try:
             ((_, (info, shards)),) = pool.map([Task("The preparation", _prepare)])
             run.store.save_info({name: info[name] for name in info if name not in _OWNERS})
@@ -61,32 +62,40 @@ def open_reader(run: Run, model: Any) -> Iterator[Reader]:
         finally:
             pool.stop()
         return
-    rank, ranks = config.rank or 0, config.world_size or 1
     if config.rank is not None:
         model = _describe_once(run, model)
         run = replace(run, store=run.store.borrowed())  # a rank owns nothing but its shards
-    with leased(run, model, compare=config.rank is not None) as lease:
+    with leased(run, model) as lease:
         shards = prepare(run, lease)
-        own = [shard for shard in shards if shard.number % ranks == rank]
+        own = shards[config.rank or 0 :: config.world_size or 1]
         yield Reader(shards=own, count=len(shards), map=partial(_map_here, Worker(run, lease)))
+
+
+def _pooled(config: Config) -> bool:
+    """Whether workers have the model, and this process has not."""
+    return config.workers is not None or config.ray is not None
 
 
 def check_spread(config: Config, model: Any) -> None:
     """Raise a UserError where the options that spread a run do not go together."""
-    pooled = config.workers is not None or config.ray is not None
-    if (config.rank is None) != (config.world_size is None):
-        raise UserError("--rank and --world-size go together: give both, or neither.")
-    if config.rank is not None and not 0 <= config.rank < (config.world_size or 0):
+    rank, ranks = config.rank, config.world_size
+    alone = rank is None and ranks is None
+    if not alone and (_pooled(config) or not 0 <= (-1 if rank is None else rank) < (ranks or 0)):
         raise UserError(
-            f"--rank is {config.rank} of {config.world_size}. Accepted: 0 to the world size less 1."
+            f"--rank is {rank} and --world-size {ranks}. Accepted: both or neither, a rank from 0 "
+            "to the world size less 1, without --workers and --ray: a rank is one process."
         )
-    if config.rank is not None and pooled:
-        raise UserError("--rank is for one process: leave out --workers and --ray.")
-    if pooled and model is not None and not isinstance(model, str | os.PathLike):
+    if _pooled(config) and model is not None and not isinstance(model, str | os.PathLike):
         raise UserError(
             "A loaded model was given together with workers, and each loads the model itself. "
             "Give its name, folder or file instead."
         )
+
+
+def _prepare(worker: Worker) -> tuple[dict[str, Any], list[Shard]]:
+    """Describe the model and prepare every question: run.json as this worker has it, and shards."""
+    shards = prepare(worker.run, worker.lease)
+    return worker.run.store.info, shards
 
 
 def _map_here(worker: Worker, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]:
@@ -107,14 +116,12 @@ def _describe_once(run: Run, model: Any) -> Any:
     Ranks may start at the same time, in any order; the first one settles the prompts.
     """
     while "prompt" not in run.store.info.get("model", {}):
-        try:
-            with run.store.owned():
-                if "prompt" not in run.store.info.get("model", {}):
-                    with leased(run, model) as lease:
-                        prepare(run, lease)
-                    return lease.model
-        except Busy:
-            time.sleep(_PAUSE)
+        with suppress(Busy), run.store.owned():
+            if "prompt" not in run.store.info.get("model", {}):
+                with leased(run, model) as lease:
+                    prepare(run, lease)
+                return lease.model
+        time.sleep(_PAUSE)
     return model
 
 
@@ -132,8 +139,7 @@ def analysed_meanwhile(run: Run, reader: Reader) -> Iterator[dict[str, Tables]]:
     tables: dict[str, Tables] = {}
     config = run.config
     needs_all = passes_of_pieces(config) or any(piece.stages for piece in pieces_of(config))
-    pooled = config.workers is not None or config.ray is not None
-    if needs_all or config.ablate or pooled or not _cores_are_idle(run):
+    if needs_all or config.ablate or _pooled(config) or not _cores_are_idle(run):
         yield tables
         return
     cores = max(1, default_workers() - _SPARED)
@@ -146,7 +152,7 @@ def analysed_meanwhile(run: Run, reader: Reader) -> Iterator[dict[str, Tables]]:
         futures = {}
         for name in dict.fromkeys(shard.dataset for shard in reader.shards):
             numbers = [shard.number for shard in reader.shards if shard.dataset == name]
-            futures[name] = pool.submit(_analyse_when_read, run, name, numbers)
+            futures[name] = pool.submit(_analyse_when_read, run, numbers)
         yield tables
         with run.stage("pathways"):  # what of the analysis is left when all is read
             wait(futures.values())
@@ -160,30 +166,26 @@ def _cores_are_idle(run: Run) -> bool:
     return run.store.info["model"]["device"] != "cpu" and default_workers() >= 2 * _SPARED
 
 
-def _analyse_when_read(run: Run, name: str, shards: Sequence[int]) -> Tables:
+def _analyse_when_read(run: Run, shards: Sequence[int]) -> Tables:
     """The tables of a dataset, made when all of its shards are on disk."""
     passes = (*CAUGHT, *(cut.name for cut in passes_of(run.config)))
     files = [answers_name(number) for number in shards]
     files += [shard_name(cut, number) for cut in passes for number in shards]
     while not all(run.store.file(file).exists() for file in files):
         time.sleep(_PAUSE)
-    dataset = stored_dataset(run, name, shards=shards)
+    (dataset,) = stored_datasets(run, shards)
     return analyse_dataset(run, dataset, train_probes(run, dataset))
 
 
 # Workers: processes that load the model each, here or under Ray.
 
 
-class Done(NamedTuple):
-    """The result of a task, and what the worker reports beside it."""
-
-    result: Any
-    halved: list[int]  # tokens of the batches for which memory ran out
-    process: int
+# Of a task: its result, the tokens of the batches for which memory ran out, and the process.
+Done = tuple[Any, list[int], int]
 
 
 class ModelProcess:
-    """The worker's side: the model is loaded for the first task, and compared with the run's."""
+    """The worker's side: the model is loaded for the first task."""
 
     def __init__(self, run: Run, working_folder: str) -> None:
         from transformers.utils import logging as transformers_logging
@@ -201,17 +203,11 @@ class ModelProcess:
         """Do a task; `info` is run.json as the driver has it."""
         if self._worker is None:
             self._run.store.save_info(info)
-            self._model = leased(self._run, None, compare=True)  # until the process ends
+            self._model = leased(self._run, None)  # until the process ends
             self._worker = Worker(self._run, self._model.__enter__())
         halved, result = len(HALVED), task.work(self._worker)
         self._worker.finish()
-        return Done(result, HALVED[halved:], os.getpid())
-
-
-def _prepare(worker: Worker) -> tuple[dict[str, Any], list[Shard]]:
-    """Describe the model and prepare every question: run.json as this worker has it, and shards."""
-    shards = prepare(worker.run, worker.lease)
-    return worker.run.store.info, shards
+        return result, HALVED[halved:], os.getpid()
 
 
 class LocalWorker:
@@ -233,6 +229,20 @@ class LocalWorker:
 
     def stop(self) -> None:
         self._executor.shutdown(wait=True, kill_workers=True)
+
+
+_process: ModelProcess | None = None  # of a local worker
+
+
+def _begin_process(run: Run, working_folder: str) -> None:
+    global _process
+    begin_own_process(os.getppid())
+    _process = ModelProcess(run, working_folder)
+
+
+def _do_in_process(info: dict[str, Any], task: Task) -> Done:
+    assert _process is not None, "a process begins before its tasks"
+    return _process.do(info, task)
 
 
 class RayWorker:
@@ -266,7 +276,7 @@ class WorkerPool:
     def __init__(self, run: Run, workers: Sequence[LocalWorker | RayWorker]) -> None:
         self._run, self._workers, self._stopped = run, workers, False
         self._started = [worker.start() for worker in workers]
-        self._processes: set[int] = set()  # that were named
+        self._named: set[int] = set()  # processes
         self._idle: SimpleQueue[int] = SimpleQueue()
         for place in range(len(workers)):
             self._idle.put(place)
@@ -278,9 +288,9 @@ class WorkerPool:
         futures = {threads.submit(self._do, info, task): n for n, task in enumerate(tasks)}
         try:
             for future in as_completed(futures):
-                done = future.result()
-                HALVED.extend(done.halved)
-                yield futures[future], done.result
+                result, halved, _ = future.result()
+                HALVED.extend(halved)
+                yield futures[future], result
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
         self._run.store.fetch()
@@ -303,7 +313,7 @@ class WorkerPool:
                 try:
                     self._name(place, self._started[place].result())
                     done = worker.do(info, task)
-                    self._name(place, done.process)  # another one where Ray restarted it
+                    self._name(place, done[2])  # another one where Ray restarted it
                     return done
                 except worker.lost:
                     if self._stopped:
@@ -319,24 +329,10 @@ class WorkerPool:
 
     def _name(self, place: int, process: int) -> None:
         """Note the process of a worker, once."""
-        if process not in self._processes:
-            self._processes.add(process)
+        if process not in self._named:
+            self._named.add(process)
             note = f"worker {place + 1} of {len(self._workers)} is process {process}"
             self._run.progress.note(note)
-
-
-_process: ModelProcess | None = None  # of a local worker
-
-
-def _begin_process(run: Run, working_folder: str) -> None:
-    global _process
-    begin_own_process(os.getppid())
-    _process = ModelProcess(run, working_folder)
-
-
-def _do_in_process(info: dict[str, Any], task: Task) -> Done:
-    assert _process is not None, "a process begins before its tasks"
-    return _process.do(info, task)
 
 
 # How many workers there are, and which GPUs and threads each of them has.
@@ -356,12 +352,17 @@ def worker_environment(config: Config, place: int, count: int) -> dict[str, str]
     if not gpus:
         return _thread_environment(config, count)
     each = config.gpus_per_worker or 1
-    if count * each > len(gpus):
-        raise UserError(
-            f"{count} workers with {each} GPU each were asked for, and there are {len(gpus)} GPUs. "
-            f"Accepted: up to {len(gpus) // each} workers here; --device cpu takes none."
-        )
+    _check_gpus(count, each, len(gpus))
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[place * each : (place + 1) * each])}
+
+
+def _check_gpus(count: int, each: int, gpus: int) -> None:
+    """Raise a UserError where there are fewer GPUs than the workers need."""
+    if count * each > gpus or count < 1:
+        raise UserError(
+            f"{count} workers with {each} GPU each were asked for, and there are {gpus} GPUs. "
+            f"Accepted: up to {gpus // each} workers here; --device cpu takes none."
+        )
 
 
 def _thread_environment(config: Config, count: int) -> dict[str, str]:
@@ -377,11 +378,8 @@ def _ray_workers(run: Run) -> list[RayWorker]:
     each = (config.gpus_per_worker or 1) if gpus else 0
     machines = sum(node["Alive"] for node in ray.nodes())
     count = config.workers or (gpus // each if gpus else machines)
-    if count * each > gpus or count < 1:
-        raise UserError(
-            f"{count} workers with {each} GPU each were asked for, and Ray has {gpus} GPUs. "
-            "Take fewer workers, fewer --gpus-per-worker, or --device cpu."
-        )
+    if each:
+        _check_gpus(count, each, gpus)
     variables = {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
     variables |= {} if each else _thread_environment(config, count // machines or 1)
     kept = ("ANCHORSCOPE_CACHE", "HF_HOME", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM")
@@ -407,13 +405,11 @@ def _connect(config: Config) -> Any:
             "--ray needs Ray, and it is not installed: pip install 'anchorscope[ray]'. On one "
             "machine --workers does the same without it."
         ) from error
-    if ray.is_initialized():
-        return ray
     local = {"include_dashboard": False, "object_store_memory": 128 << 20}
     try:
         ray.init(
             address=config.ray,
-            log_to_driver=True,
+            ignore_reinit_error=True,
             logging_level=logging.ERROR,
             configure_logging=False,
             **(local if config.ray == "local" else {}),

@@ -8,54 +8,23 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
 import torch
-from safetensors.numpy import load as load_arrays
-from safetensors.numpy import save as save_arrays
 
 from anchorscope.config import Config
-from anchorscope.engine.batches import (
-    Budget,
-    bounds_of,
-    facts_of,
-    kind_of,
-    power_of_two,
-    set_facts,
-)
+from anchorscope.engine.batches import Budget, bounds_of, facts_of, set_facts, shard_of
 from anchorscope.engine.check import require_understood
-from anchorscope.engine.decode import Prefix
 from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError
-from anchorscope.evidence.shards import read_ends
 from anchorscope.models import Model, load_model
 from anchorscope.pathways.effects import check_grouping
 from anchorscope.pipeline.request import Run, command_of
 from anchorscope.run_folder.identity import git_revision, versions, weights_hash
-from anchorscope.run_folder.store import Store
-
-FIXED_PROMPT = "fixed-prompt.safetensors"
-_PROMPT = "The river that flows through the largest city of the country is called"
-# Of a layer's own length. Rounding alone stays far below; another kernel in half precision near it.
-_ROUNDING = {"torch.float32": 1e-4, "torch.float16": 1e-2, "torch.bfloat16": 5e-2}
-_SHARD = {"cpu": 64, "cuda": 4096}  # questions between two saves, at most
-# On a GPU the next token of many answers takes hardly longer than that of few, and their states
-# under one pass may take so many bytes of main memory. Not by who computes: one process and
-# several must make the same batches.
-_LEAST_GPU, _STATES = 1024, 1 << 28
-# Of a shard on a CPU: half a minute on two cores, so that a stop loses no more than a minute.
-_LEAST, _OPERATIONS = 4, 1 << 41
-_TOKENS = 64  # of a question with its answer and interventions, about
 
 
 @contextmanager
-def leased(run: Run, model: Any, *, compare: bool = False) -> Iterator[Lease]:
-    """Load the run's model, ready to read with; `compare` its states with those of other processes.
-
-    `model` is what `load` takes.
-    """
+def leased(run: Run, model: Any) -> Iterator[Lease]:
+    """Load the run's model, ready to read with; `model` is what `load` takes."""
     with threads_of_run(run.config, run.store.info), Lease(load(run, model)) as lease:
-        if compare:
-            compare_fixed_prompt(run.store, lease)
         yield lease
 
 
@@ -71,23 +40,19 @@ def threads_of_run(config: Config, info: dict[str, Any]) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def load(run: Run, model: Any) -> Model:
+def load(run: Run, model: Any, *, again: bool = False) -> Model:
     """Load the model, check that it is the run's, and describe it in run.json.
 
-    `model`, where it is not None, replaces the one that the config names.
+    `model`, where it is not None, replaces the one that the config names. Loaded `again`, to read
+    more of answers that are on disk, it leaves run.json as it is.
     """
     with run.stage("model"):
         loaded, facts = _load_same(run, model)
-        check_grouping(run.config.grouping, loaded.blocks)
-        run.progress.note(f"{loaded.name}: {loaded.why}")
-        _save_facts(run, loaded, facts)
+        if not again:
+            check_grouping(run.config.grouping, loaded.blocks)
+            run.progress.note(f"{loaded.name}: {loaded.why}")
+            _save_facts(run, loaded, facts)
         return loaded
-
-
-def load_again(run: Run, model: Any) -> Model:
-    """Load the model of answers that are on disk, to read more; run.json stays as it is."""
-    with run.stage("model"):
-        return _load_same(run, model)[0]
 
 
 def _load_same(run: Run, model: Any) -> tuple[Model, dict[str, str]]:
@@ -121,9 +86,7 @@ def _load_same(run: Run, model: Any) -> tuple[Model, dict[str, str]]:
 
 def _save_facts(run: Run, model: Model, facts: dict[str, str]) -> None:
     """Write to run.json what a reader needs to repeat the run."""
-    store, config = run.store, run.config
-    shard = config.shard or shard_of(model)
-    before = store.info
+    store, config, before = run.store, run.config, run.store.info
     here = {name: getattr(model, name) for name in ("name", "source", "revision", "adapter")}
     here |= {"blocks": model.blocks, "width": model.parts.width, "why": model.why}
     here |= {"device": str(model.device), "bounds": asdict(bounds_of(model))}
@@ -145,46 +108,10 @@ def _save_facts(run: Run, model: Model, facts: dict[str, str]) -> None:
                 }
                 for questions in run.sets
             ],
-            "shard": before.get("shard", shard),  # the size it began with: files are numbered
+            # The size it began with: files are numbered.
+            "shard": before.get("shard") or config.shard or shard_of(model),
             "versions": versions(),
             "git": git_revision(),
             "started": before.get("started") or time.strftime("%Y-%m-%d %H:%M"),
         }
     )
-
-
-def shard_of(model: Model) -> int:
-    """How many questions are saved together: fewer of a model that is slow on a CPU, or wide."""
-    size = _SHARD[kind_of(model)]
-    if kind_of(model) == "cuda":
-        state = 2 * model.blocks * model.parts.width  # bytes in half precision
-        return max(_LEAST_GPU, min(size, power_of_two(_STATES // state)))
-    weights = sum(p.numel() for block in model.parts.blocks for p in block.parameters())
-    while size > _LEAST and size * _TOKENS * 2 * weights > _OPERATIONS:
-        size //= 2
-    return size
-
-
-def compare_fixed_prompt(store: Store, lease: Lease) -> None:
-    """Raise a UserError where this process's states are not the first worker's, but for rounding.
-
-    Another kind of GPU, another version of torch, a broken kernel: weights and settings agree, and
-    the states do not.
-    """
-    ids = tuple(lease.model.tokenizer(_PROMPT)["input_ids"])
-    budget = Budget.of(lease.model)
-    states = read_ends(lease, Prefix((), None), {"fixed": ids}, budget=budget)["fixed"]
-    states = np.ascontiguousarray(states, dtype=np.float32)  # [layer, width]
-    store.create(FIXED_PROMPT, save_arrays({"states": states}))
-    first = load_arrays(store.file(FIXED_PROMPT).read_bytes())["states"]
-    most, distance = _ROUNDING.get(str(lease.model.dtype), 1e-4), float("inf")
-    if states.shape == first.shape:
-        lengths = np.linalg.norm(first, axis=1)
-        distance = float((np.linalg.norm(states - first, axis=1) / lengths).max())
-    if not distance <= most:
-        raise UserError(
-            f"This worker's states of a fixed prompt are not those in {store.file(FIXED_PROMPT)}: "
-            f"they differ by {distance:.1g} of their length, and rounding explains {most:g}. Its "
-            "device or its versions of torch and transformers are others. Use like machines, or "
-            "another --out for this one."
-        )

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,12 @@ from anchorscope.answers.verdicts import count_verdicts, read_verdicts, verdicts
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions, remarks
 from anchorscope.engine import HALVED
-from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.errors import UserError, user_path
-from anchorscope.evidence.pieces import passes_of_pieces
 from anchorscope.models import Model
 from anchorscope.models.locate import read_shape
 from anchorscope.probes.folds import MIN_OVERALL, entity_folds
 from anchorscope.progress import Progress, Quiet
-from anchorscope.records import Question, QuestionSet, Verdict
+from anchorscope.records import Question, QuestionSet
 from anchorscope.run_folder.disk import check_room, check_writable, disk_bytes
 from anchorscope.run_folder.identity import questions_hash
 from anchorscope.run_folder.manifest import MARKERS, check_files
@@ -55,12 +54,18 @@ class Run:
         config: Config,
         sets: Sequence[QuestionSet] = (),
         progress: Progress | None = None,
+        *,
+        model: Any = None,
+        passes: int = 0,
     ) -> Run:
-        """The run of this identity in folder `out`; another run's folder is refused."""
+        """The run of this identity in folder `out`; another run's folder is refused.
+
+        So is a place that cannot hold the states of so many `passes` of the model.
+        """
+        room = check_place(config, sets, out, model, passes) if passes else ""
         store, progress = Store.open(out, identity), progress or Quiet()
-        for questions in sets:
-            for remark in remarks(questions):
-                progress.note(remark)
+        for note in (*chain.from_iterable(map(remarks, sets)), *([room] if room else [])):
+            progress.note(note)
         return cls(store=store, config=config, sets=sets, progress=progress)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -141,13 +146,8 @@ def resolve(
 
 def question_sets(questions: Any, config: Config) -> list[QuestionSet]:
     """The question sets of a run, no name twice."""
-    load = partial(
-        load_questions,
-        limit=config.limit,
-        seed=config.seed,
-        columns=config.columns,
-        skip_bad_rows=config.skip_bad_rows,
-    )
+    fields = ("limit", "seed", "columns", "skip_bad_rows")
+    load = partial(load_questions, **{name: getattr(config, name) for name in fields})
     if questions is None:
         sets = [load(name) for name in config.data]
     elif isinstance(questions, QuestionSet):
@@ -186,22 +186,33 @@ def option_words(config: Config, names: Iterable[str]) -> list[str]:
     return words
 
 
-def check_run(config: Config, sets: Sequence[QuestionSet], out: str | Path, model: Any) -> str:
-    """Raise a UserError where a run must fail whatever the model answers, or has no room.
-
-    Returns what `check_place` returns.
-    """
+def check_questions(config: Config, sets: Sequence[QuestionSet]) -> None:
+    """Raise a UserError where a run must fail whatever the model answers."""
     verdicts = read_verdicts(config.verdicts)
     for questions in sets:
-        check_enough_questions(questions, verdicts)
-        if config.finder in _FROM_TEXT:
-            _check_entities(questions, config)
-    passes = len(CAUGHT) + len((*passes_of(config), *passes_of_pieces(config)))
-    return check_place(config, sets, out, model, passes=passes)
+        given = [verdicts.get(question.id) for question in questions]
+        undecided = given.count(None)  # the judge will decide: right or wrong
+        right, wrong = given.count("right"), given.count("wrong")
+        most = right + wrong + undecided
+        if min(right, wrong) + undecided < MIN_OVERALL or most < 2 * MIN_OVERALL:
+            note = f", of which {right} are given as right and {wrong} as wrong" if verdicts else ""
+            raise UserError(
+                f"{questions.name} has {len(given)} questions{note}; probes need at least "
+                f"{MIN_OVERALL} right and {MIN_OVERALL} wrong answers. Ask more questions: a "
+                "larger --limit, or a larger file."
+            )
+        entities: set[str] = set()
+        for question in questions if config.finder in _FROM_TEXT else ():
+            entities.add(entity_of(question, find_spans([question], finder=config.finder)[0]))
+            if len(entities) >= config.folds:
+                break
+        else:
+            if entities:
+                entity_folds(sorted(entities), folds=config.folds)  # raises the error
 
 
 def check_place(
-    config: Config, sets: Sequence[QuestionSet], out: str | Path, model: Any, *, passes: int
+    config: Config, sets: Sequence[QuestionSet], out: str | Path, model: Any, passes: int
 ) -> str:
     """Raise a UserError where the folder cannot be written to, or will not fit on its disk.
 
@@ -218,28 +229,3 @@ def check_place(
     if shape is None:
         return ""
     return check_room(folder, disk_bytes(sum(map(len, sets)), *shape, passes))
-
-
-def check_enough_questions(questions: QuestionSet, verdicts: Mapping[str, Verdict]) -> None:
-    """Raise a UserError where a set cannot give enough right and wrong answers."""
-    given = [verdicts.get(question.id) for question in questions]
-    undecided = given.count(None)  # the judge will decide: right or wrong
-    right, wrong = given.count("right"), given.count("wrong")
-    most = right + wrong + undecided
-    if min(right, wrong) + undecided < MIN_OVERALL or most < 2 * MIN_OVERALL:
-        note = f", of which {right} are given as right and {wrong} as wrong" if verdicts else ""
-        raise UserError(
-            f"{questions.name} has {len(given)} questions{note}; probes need at least "
-            f"{MIN_OVERALL} right and {MIN_OVERALL} wrong answers. Ask more questions: a larger "
-            "--limit, or a larger file."
-        )
-
-
-def _check_entities(questions: QuestionSet, config: Config) -> None:
-    """Raise a UserError where the questions are about fewer things than there are folds."""
-    entities: set[str] = set()
-    for question in questions:
-        entities.add(entity_of(question, find_spans([question], finder=config.finder)[0]))
-        if len(entities) >= config.folds:
-            return
-    entity_folds(sorted(entities), folds=config.folds)  # raises the error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,13 @@ from anchorscope.config import Config
 from anchorscope.pipeline import analyse, executor, variants
 from anchorscope.pipeline.read_states import (
     Reader,
+    count_passes,
     read_evidence,
     read_states,
     read_with_probes,
 )
-from anchorscope.pipeline.request import Questions, Run, check_run, resolve
+from anchorscope.pipeline.request import Questions, Run, check_questions, resolve
 from anchorscope.progress import Progress
-from anchorscope.run_folder.samples import stored_samples
 from anchorscope.run_folder.view import RunView
 
 
@@ -59,20 +58,17 @@ def run(
     variants.ablated_choices(config)
     executor.check_spread(config, model)
     variants.check_reuse(config.reuse, identity)
-    room = check_run(config, sets, out, model)
-    run = Run.open(out, identity, config, sets, progress)
-    if room:
-        run.progress.note(room)
+    check_questions(config, sets)
+    passes = count_passes(config)
+    run = Run.open(out, identity, config, sets, progress, model=model, passes=passes)
     if config.rank is not None:
         with executor.open_reader(run, model) as reader:
             _read(run, reader)
         return RunView.open(run.store.path, unfinished_ok=True)
+    run = _with_extras(run)
     if not _finished(run):
         with run.store.owned(withdraw=True):
             _read_and_analyse(run, model)
-    elif config.robust and not run.store.has(variants.ROBUST_TABLE):
-        with run.store.owned():
-            _add_robust(run, model)
     return RunView.open(run.store.path)
 
 
@@ -93,7 +89,7 @@ def _read_and_analyse(run: Run, model: Any) -> None:
         samples = {dataset.name: dataset.samples for dataset in datasets}
         joined["robust"] = variants.robust_table(run, samples, reworded)
     analyse.save_tables(run, joined, frame)
-    analyse.publish(run, **_extras(run.config))
+    analyse.publish(run, ablated=[*run.config.ablate], evidence=[*run.config.evidence])
 
 
 def _read(run: Run, reader: Reader) -> None:
@@ -104,24 +100,17 @@ def _read(run: Run, reader: Reader) -> None:
     read_evidence(run, reader)
 
 
-def _add_robust(run: Run, model: Any) -> None:
-    """Add robust.csv to a finished run, whose other tables stay as they are."""
-    info = run.store.info
-    ablate, evidence = tuple(info.get("ablated", ())), tuple(info["evidence"])
-    run = replace(run, config=replace(run.config, ablate=ablate, evidence=evidence))
-    with executor.open_reader(run, model) as reader:
-        reworded = variants.read_reworded(run, reader)
-    table = variants.robust_table(run, stored_samples(run.store), reworded)
-    run.store.write(variants.ROBUST_TABLE, partial(table.to_csv, index=False))
-    analyse.publish(run, **_extras(run.config))
+def _with_extras(run: Run) -> Run:
+    """The run asked for what it has beside already, too: what is added takes nothing away."""
+    has, config = run.store.info, run.config
+    ablate = tuple(dict.fromkeys((*has.get("ablated", ()), *config.ablate)))
+    evidence = tuple(dict.fromkeys((*has.get("evidence", ()), *config.evidence)))
+    robust = config.robust or run.store.has(variants.ROBUST_TABLE)
+    return replace(run, config=replace(config, ablate=ablate, evidence=evidence, robust=robust))
 
 
 def _finished(run: Run) -> bool:
-    info = run.store.info
-    there = (set(names) <= set(info.get(key, ())) for key, names in _extras(run.config).items())
-    return bool(info.get("finished")) and all(there) and run.whole()
-
-
-def _extras(config: Config) -> dict[str, list[str]]:
-    """What may be added to a finished run, by its name in run.json."""
-    return {"ablated": list(config.ablate), "evidence": list(config.evidence)}
+    info, config = run.store.info, run.config
+    there = info.get("ablated") == [*config.ablate] and info.get("evidence") == [*config.evidence]
+    robust = run.store.has(variants.ROBUST_TABLE) or not config.robust
+    return bool(info.get("finished")) and there and robust and run.whole()

@@ -14,29 +14,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import median, median_low
-from typing import Any, Literal, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from anchorscope.answers.prompted import (
+    AS_WRITTEN,
+    WORDINGS,
+    Rephrasing,
+    Shard,
+    cut_into_shards,
+    judged,
+    prompts_of,
+)
 from anchorscope.config import Config, Finder
 from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.passes import CAUGHT, CLEAN, KNOCKOUT, knockout_of, passes_of
 from anchorscope.errors import UserError, unknown
 from anchorscope.models.prompts import has_chat
-from anchorscope.parallel import OnDone, in_parallel
+from anchorscope.parallel import in_parallel
 from anchorscope.pathways.band import READ
 from anchorscope.pathways.dataset import DatasetInputs, whole_finding
 from anchorscope.pathways.effects import delta_p, flips
-from anchorscope.pipeline.prepare import Shard, cut_into_shards, prompts_by, prompts_of
-from anchorscope.pipeline.read_states import Reader, Worker, judged, read_states
+from anchorscope.pipeline.prepare import prompts_by
+from anchorscope.pipeline.read_states import Reader, Worker, read_states
 from anchorscope.pipeline.request import Run
-from anchorscope.probes.cross_fit import probes_of_layer, stacked
-from anchorscope.probes.labelled import Labelled, labelled
+from anchorscope.probes.cross_fit import read_layers
+from anchorscope.probes.labelled import labelled
 from anchorscope.probes.probe_set import ProbeSet
-from anchorscope.probes.readings import Readings
-from anchorscope.records import Sample, Span
+from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.disk import refuse_unsafe
 from anchorscope.run_folder.samples import (
@@ -48,7 +55,6 @@ from anchorscope.run_folder.samples import (
 )
 from anchorscope.run_folder.states import StateBank, shard_name
 from anchorscope.run_folder.store import Store, read_info
-from anchorscope.spans.question import QuestionSpans
 from anchorscope.stats.intervals import difference_of_means
 
 AS_RUN = "as run"
@@ -57,7 +63,7 @@ FOLDS = (3, 5, 10)  # of these the ones that the run does not have
 FLIPPED = (2, 5, 10)  # percent of the verdicts
 DRAWS = 3  # of which verdicts are flipped; a row is their median
 CAP = 1000  # questions of each set that are asked again: the first ones, whose order is random
-Ablation = Literal["spans", "where", "layers"]
+ABLATIONS = ("spans", "where", "layers")
 _FINDERS: tuple[Finder, ...] = ("rules", "all")
 _OTHERWISE = (("where", "pre"), ("where", "post"), ("layers", "cumulative"),
               ("layers", "window:5"), ("layers", "single"))  # fmt: skip
@@ -78,19 +84,24 @@ class Variant:
     stored_probes: bool = False  # the run's own probes read; else others are trained
 
 
+def as_run(run: Run, samples: Sequence[Sample], dataset: str) -> Variant:
+    """The run as it is."""
+    return Variant(
+        name=AS_RUN, dataset=dataset, config=run.config, samples=samples, folder=run.store.path
+    )
+
+
 def row_of(variant: Variant) -> Row:
     """The finding of a variant; `too-few` where the answers do not do for its probes."""
     config, row = variant.config, {"variant": variant.name, "dataset": variant.dataset}
     try:
         answers = labelled(variant.samples, variant.dataset, config)
-        ids, passes = list(answers.ids), {KNOCKOUT.name: variant.knockout}
-        bank = StateBank(variant.folder, ids, passes)
+        bank = StateBank(variant.folder, list(answers.ids), {KNOCKOUT.name: variant.knockout})
         # The retest was read with the run's own knockout.
         own = variant.knockout == KNOCKOUT.name
         names = [n for n in READ if n in bank.names and (own or not n.startswith("retest"))]
-        stored = None
-        if variant.stored_probes:
-            stored = ProbeSet.load(variant.folder / "probes" / variant.dataset)
+        place = variant.folder / "probes" / variant.dataset
+        stored = ProbeSet.load(place) if variant.stored_probes else None
         readings, _ = read_layers(bank, answers, config, names, probes=stored)
         inputs = DatasetInputs(
             model="", config=config, answers=answers, readings=readings, bank=bank
@@ -100,14 +111,15 @@ def row_of(variant: Variant) -> Row:
         return row | {"n": sum(s.usable for s in variant.samples), "finding": "too-few"}
     clean, cut = (readings.at(inputs.layer, "paper", n) for n in (CLEAN.name, KNOCKOUT.name))
     paper = difference_of_means(delta_p(clean, cut), flips(clean, cut) == 1, inputs.draws)
-    decision = "holds" if paper.high < 0 else "fails" if paper.low > 0 else "undecided"
     return row | {
         "layer": inputs.layer,
         "n": finding.examined.n,
         "paper_gap": paper.value,
         "paper_low": paper.low,
         "paper_high": paper.high,
-        "paper_decision": decision,
+        "paper_decision": (
+            "holds" if paper.high < 0 else "fails" if paper.low > 0 else "undecided"
+        ),
         "same_gap": finding.same_gap,
         "strict_gap": finding.gap.value,
         "gap_low": finding.gap.low,
@@ -117,55 +129,10 @@ def row_of(variant: Variant) -> Row:
     }
 
 
-def read_layers(
-    bank: StateBank,
-    answers: Labelled,
-    config: Config,
-    passes: Sequence[str],
-    *,
-    probes: ProbeSet | None = None,
-    progress: OnDone | None = None,
-) -> tuple[Readings, ProbeSet]:
-    """Read the stored states of some passes with `probes`, or with probes trained on them.
-
-    Each layer is read in a process of its own, which takes its states from disk.
-    """
-
-    def read(layer: int) -> tuple[ProbeSet, dict[str, np.ndarray]]:
-        if probes is None:
-            return probes_of_layer(
-                bank,
-                layer,
-                passes,
-                ids=answers.ids,
-                z=answers.z,
-                fold=answers.fold,
-                entity=answers.entities,
-                C=config.C,
-                balance=config.balance,
-            )
-        own = probes.at_layer(layer)
-        states = {name: bank.layer(name, layer)[:, None] for name in passes}
-        return own, {n: own.logits(values, answers.fold)[:, :, 0] for n, values in states.items()}
-
-    layers = in_parallel(read, range(1, bank.layers + 1), progress=progress)
-    used = stacked([layer_probes for layer_probes, _ in layers])
-    readings = Readings(
-        ids=answers.ids,
-        z=answers.z,
-        fold=answers.fold,
-        probes=used.probes,
-        logits={name: np.stack([read[name] for _, read in layers], axis=2) for name in passes},
-        entity=answers.covariates.entity,
-    )
-    return readings, used
-
-
 # --ablate: the same answers under another knockout.
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ablated:
+class Ablated(NamedTuple):
     """One choice made otherwise, and the knockout that goes with it."""
 
     name: str  # as the table writes it
@@ -176,28 +143,27 @@ class Ablated:
 def ablated_choices(config: Config) -> list[Ablated]:
     """Every other value of the choices that the config names for ablation."""
     for choice in config.ablate:
-        if choice not in get_args(Ablation):
-            raise unknown("choice to ablate", choice, get_args(Ablation))
-    choices = []
-    as_run = knockout_of(config)
+        if choice not in ABLATIONS:
+            raise unknown("choice to ablate", choice, ABLATIONS)
+    choices, own = [], knockout_of(config)
     for finder in _FINDERS if "spans" in config.ablate else ():
-        cut = replace(as_run, name=f"knockout-spans-{finder}")
-        choices.append(Ablated(name=f"spans={finder}", intervention=cut, finder=finder))
+        cut = replace(own, name=f"knockout-spans-{finder}")
+        choices.append(Ablated(f"spans={finder}", cut, finder))
     for choice, value in _OTHERWISE:
-        if choice in config.ablate and value != getattr(as_run, choice):
+        if choice in config.ablate and value != getattr(own, choice):
             name = f"knockout-{choice}-{value.replace(':', '')}"
-            cut = replace(as_run, **{"name": name, choice: value})
-            choices.append(Ablated(name=f"{choice}={value}", intervention=cut))
+            cut = replace(own, **{"name": name, choice: value})
+            choices.append(Ablated(f"{choice}={value}", cut))
     return choices
 
 
 def read_ablated(run: Run, reader: Reader) -> None:
     """Read the same answers once more under each knockout of `--ablate`."""
     for choice in ablated_choices(run.config):
-        finder = choice.finder
         exact = None
-        if finder is not None:
-            exact = reader.ask(f"The spans of {finder}", partial(_exact_question, finder=finder))
+        if choice.finder is not None:
+            find = partial(_exact_question, finder=choice.finder)
+            exact = reader.ask(f"The spans of {choice.finder}", find)
         passes = [choice.intervention]
         read_states(run, reader, passes, name=choice.name, exact_question=exact)
 
@@ -213,13 +179,12 @@ def _exact_question(worker: Worker, *, finder: Finder) -> dict[str, tuple[int, .
 
 def ablation_table(run: Run, samples: Sequence[Sample], dataset: str) -> pd.DataFrame:
     """The rows of ablate.csv of a dataset, the run itself first."""
-    as_run = replace(_as_run(run, samples, dataset), stored_probes=True)
+    own = replace(as_run(run, samples, dataset), stored_probes=True)
     others = [
-        replace(as_run, name=choice.name, knockout=choice.intervention.name)
+        replace(own, name=choice.name, knockout=choice.intervention.name)
         for choice in ablated_choices(run.config)
     ]
-    rows = in_parallel(row_of, [as_run, *others])
-    return pd.DataFrame(rows, columns=list(table_columns.ABLATION))
+    return pd.DataFrame(in_parallel(row_of, [own, *others]), columns=list(table_columns.ABLATION))
 
 
 # --robust: from folds and probes on.
@@ -235,33 +200,29 @@ def robust_table(
     with run.stage("robust"):
         variants: list[Variant] = []
         for dataset, own in samples.items():
-            variants += variants_of_states(_as_run(run, own, dataset))
+            variants += variants_of_states(as_run(run, own, dataset))
             variants += [variant for variant in reworded if variant.dataset == dataset]
         run.progress.start("other choices", len(variants))
-        rows = in_parallel(row_of, variants, progress=lambda *_: run.progress.advance())
-        return table_of(rows)
+        return table_of(in_parallel(row_of, variants, progress=lambda *_: run.progress.advance()))
 
 
-def _as_run(run: Run, samples: Sequence[Sample], dataset: str) -> Variant:
-    return Variant(
-        name=AS_RUN, dataset=dataset, config=run.config, samples=samples, folder=run.store.path
-    )
-
-
-def variants_of_states(as_run: Variant) -> list[Variant]:
+def variants_of_states(own: Variant) -> list[Variant]:
     """The run as it is, and every choice that needs nothing but its stored states."""
-    config, samples = as_run.config, as_run.samples
+    config, samples = own.config, own.samples
     seed = config.seed + config.fold_seeds  # the run's own sets of folds have those before it
     configs = {f"C={C:g}": replace(config, C=C) for C in (config.C / 4, config.C * 4)}
     configs |= {f"folds={n}": replace(config, folds=n) for n in FOLDS if n != config.folds}
     configs[f"fold-seed={seed}"] = replace(config, seed=seed)
-    variants = [replace(as_run, name=name, config=other) for name, other in configs.items()]
+    variants = [replace(own, name=name, config=other) for name, other in configs.items()]
     for percent in FLIPPED:
         for draw in range(DRAWS):
             flipped = flip_verdicts(samples, percent, seed=(config.seed, percent, draw))
-            variants.append(replace(as_run, name=f"flipped={percent}%", samples=flipped))
-    half = half_of_entities(samples, seed=config.seed)
-    return [as_run, *variants, replace(as_run, name="half", samples=half)]
+            variants.append(replace(own, name=f"flipped={percent}%", samples=flipped))
+    entities = sorted({sample.question.entity for sample in samples})
+    drawn = np.random.default_rng(config.seed).permutation(len(entities))[: len(entities) // 2]
+    kept = {entities[n] for n in drawn}
+    half = [sample for sample in samples if sample.question.entity in kept]
+    return [own, *variants, replace(own, name="half", samples=half)]
 
 
 def flip_verdicts(
@@ -278,75 +239,28 @@ def flip_verdicts(
     return flipped
 
 
-def half_of_entities(samples: Sequence[Sample], *, seed: int) -> list[Sample]:
-    """The samples about one half of the entities, drawn at random."""
-    entities = sorted({sample.question.entity for sample in samples})
-    rng = np.random.default_rng(seed)
-    kept = {entities[n] for n in rng.permutation(len(entities))[: len(entities) // 2]}
-    return [sample for sample in samples if sample.question.entity in kept]
-
-
 def table_of(rows: Sequence[Row]) -> pd.DataFrame:
-    """The table: draws of one variant as one row, and whether it agrees with the run's own."""
-    draws: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        draws.setdefault((row["dataset"], row["variant"]), []).append(row)
-    merged = [_median(some) for some in draws.values()]
-    own = {row["dataset"]: row["finding"] for row in merged if row["variant"] == AS_RUN}
-    table = [row | {"agrees": row["finding"] == own[row["dataset"]]} for row in merged]
-    frame = pd.DataFrame(table, columns=list(table_columns.ROBUST))
-    return frame.astype({"layer": "Int64", "n": "Int64"})
+    """The table: draws of one variant as one row, and whether it agrees with the run's own.
 
-
-def _median(rows: Sequence[Row]) -> Row:
-    """Medians of the numbers, and the finding of most draws (the first of equals)."""
-    (finding, _), *_ = Counter(row["finding"] for row in rows).most_common()
-    merged: Row = {name: rows[0][name] for name in ("variant", "dataset")}
-    for name in ("layer", "n", *_MIDDLE):
-        values = [row[name] for row in rows if name in row and np.isfinite(row[name])]
-        if values:
-            merged[name] = median(values) if name in _MIDDLE else median_low(values)
-    return {**merged, "finding": finding}
+    A row has the medians of the numbers, and the finding of most draws (the first of equals).
+    """
+    numbers = dict.fromkeys(("layer", "n", *_MIDDLE), float)
+    frame = pd.DataFrame(rows, columns=["dataset", "variant", *numbers, "finding"]).astype(numbers)
+    frame = frame.replace([np.inf, -np.inf], np.nan)
+    draws = frame.groupby(["dataset", "variant"], sort=False)
+    table = draws[[*_MIDDLE]].median()
+    for name in ("layer", "n"):
+        table[name] = draws[name].quantile(interpolation="lower")
+    table["finding"] = draws["finding"].agg(lambda found: Counter(found).most_common(1)[0][0])
+    table = table.reset_index()
+    first = table.loc[table["variant"] == AS_RUN]
+    own = dict(zip(first["dataset"], first["finding"], strict=True))
+    table["agrees"] = table["finding"] == table["dataset"].map(own)
+    columns = list(table_columns.ROBUST)
+    return table.reindex(columns=columns).astype({"layer": "Int64", "n": "Int64"})
 
 
 # --robust: what the model must be asked for.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rephrasing:
-    """Words around a question; they hold nothing of what it asks about."""
-
-    name: str
-    before: str = ""
-    after: str = ""
-
-    def apply(self, text: str, subjects: Sequence[str] = ()) -> str:
-        """The question in these words, its subjects as they were."""
-        first = text.split(maxsplit=1)[0] if text.strip() else ""
-        named = any(subject and text.startswith(subject) for subject in subjects)
-        if self.before and first.lower() in _QUESTION_WORDS and not named:
-            text = text[0].lower() + text[1:]
-        return f"{self.before}{text}{self.after}"
-
-    def spans(self, found: QuestionSpans) -> QuestionSpans:
-        """Shift the spans by the length of the words that were added in front."""
-
-        def moved(spans: Sequence[Span]) -> tuple[Span, ...]:
-            by = len(self.before)
-            return tuple(Span(start + by, stop + by) for start, stop in spans)
-
-        return replace(found, spans=moved(found.spans), property_spans=moved(found.property_spans))
-
-
-_QUESTION_WORDS = (
-    "what", "which", "who", "whose", "whom", "where", "when", "why", "how", "in", "on", "of", "is",
-)  # fmt: skip
-AS_WRITTEN = Rephrasing(name="as written")
-WORDINGS = (
-    Rephrasing(name="could-you-tell-me", before="Could you tell me: "),
-    Rephrasing(name="i-would-like-to-know", before="I would like to know: "),
-    Rephrasing(name="please-tell-me", after=" Please tell me."),
-)
 
 
 def read_reworded(run: Run, reader: Reader) -> list[Variant]:
@@ -355,22 +269,11 @@ def read_reworded(run: Run, reader: Reader) -> list[Variant]:
     Another finder reads the very same answers. Style and wording ask the questions again, into
     robust/<variant> in the run folder.
     """
-    variants = _other_finders(run, reader)
-    style = run.store.info["model"]["prompt"]
-    other = "text" if style == "chat" else "chat"
-    variants += _ask_again(run, reader, f"prompt={other}", AS_WRITTEN, other)
-    for wording in WORDINGS:
-        variants += _ask_again(run, reader, f"wording={wording.name}", wording, style)
-    return variants
-
-
-def _other_finders(run: Run, reader: Reader) -> list[Variant]:
-    """The same answers with the exact tokens of the other finders, by dataset."""
     spans = replace(run, config=replace(run.config, ablate=("spans",)))
     read_ablated(spans, reader)
-    return [
+    variants = [
         replace(
-            _as_run(run, samples, dataset),
+            as_run(run, samples, dataset),
             name=f"finder={choice.finder}",
             knockout=choice.intervention.name,
         )
@@ -378,6 +281,12 @@ def _other_finders(run: Run, reader: Reader) -> list[Variant]:
         for dataset, samples in stored_samples(run.store).items()
         if {sample.finder for sample in samples} != {choice.finder}  # else the run's own
     ]
+    style = run.store.info["model"]["prompt"]
+    other = "text" if style == "chat" else "chat"
+    variants += _ask_again(run, reader, f"prompt={other}", AS_WRITTEN, other)
+    for wording in WORDINGS:
+        variants += _ask_again(run, reader, f"wording={wording.name}", wording, style)
+    return variants
 
 
 def _ask_again(
@@ -398,7 +307,7 @@ def _ask_again(
     passes = [cut for cut in passes_of(run.config) if cut.name in READ]
     read_states(inner, reader, passes, name="asked again", shards=shards)
     return [
-        replace(_as_run(inner, samples, dataset), name=name)
+        replace(as_run(inner, samples, dataset), name=name)
         for dataset, samples in stored_samples(inner.store).items()
     ]
 
@@ -415,16 +324,16 @@ def _shards_again(
         return []
     for questions in run.sets:
         own = [shard for shard in before if shard.dataset == questions.name]
-        asked = [prompt for shard in own for prompt in shard.prompts][:CAP]
+        first = [prompt for shard in own for prompt in shard.prompts][:CAP]
+        texts = [rephrasing.apply(p.question.text, p.question.subjects) for p in first]
         reworded = replace(
             questions,
             questions=tuple(
-                replace(q, text=rephrasing.apply(q.text, q.subjects))
-                for q in (prompt.question for prompt in asked)
+                replace(p.question, text=text) for p, text in zip(first, texts, strict=True)
             ),
             shots=tuple(replace(s, question=rephrasing.apply(s.question)) for s in questions.shots),
         )
-        spans = [rephrasing.spans(prompt.spans) for prompt in asked]
+        spans = [rephrasing.spans(prompt.spans) for prompt in first]
         prompts = prompts_of(model, reworded, spans, style=style, shots=run.config.shots)
         size = run.store.info["shard"]
         again += cut_into_shards(prompts, questions.name, size, first=len(again))
@@ -456,24 +365,21 @@ def copy_reused(run: Run, shards: Sequence[Shard]) -> None:
     """Copy the answers and states of the run that --reuse names, under the verdicts of this one."""
     if run.config.reuse is None:
         return
-    folder = Path(run.config.reuse).expanduser()
-    info = read_info(folder) or {}
-    theirs, ours = info.get("model", {}), run.store.info["model"]
-    depends_on = ("weights", "dtype", "prompt", "device")
-    differ = [name for name in depends_on if theirs.get(name) != ours.get(name)]
-    differ += ["shard"] if info.get("shard") != run.store.info["shard"] else []
-    if differ:
+    source = Store(Path(run.config.reuse).expanduser())
+    theirs, ours = (
+        {**info["model"], "shard": info["shard"]} for info in (source.info, run.store.info)
+    )
+    depends_on = ("weights", "dtype", "prompt", "device", "shard")
+    if differ := [name for name in depends_on if theirs.get(name) != ours.get(name)]:
         raise UserError(
             f"--reuse {run.config.reuse} was computed otherwise ({', '.join(differ)}), so its "
             "states are not those of this run. Leave --reuse out, and choose another --out."
         )
-    source = Store(folder)
     names = (*CAUGHT, *(cut.name for cut in passes_of(run.config)))
     for shard in shards:
         if run.store.has(answers_name(shard.number)):
             continue
-        files = [f(name, shard.number) for name in names for f in (output_name, shard_name)]
-        for file in files:
+        for file in [f(name, shard.number) for name in names for f in (output_name, shard_name)]:
             if source.has(file) and not run.store.has(file):
                 with source.file(file).open("rb") as data:
                     run.store.write(file, partial(shutil.copyfileobj, data))
@@ -483,4 +389,4 @@ def copy_reused(run: Run, shards: Sequence[Shard]) -> None:
             for s in stored_answers(source, shard.number)
         ]
         run.store.write(answers_name(shard.number), to_frame(samples).to_parquet)
-    run.progress.note(f"answers and states are those of {folder}")
+    run.progress.note(f"answers and states are those of {source.path}")

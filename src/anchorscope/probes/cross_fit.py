@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from anchorscope.config import Balance, default_of
+from anchorscope.config import Balance, Config
 from anchorscope.errors import UserError
+from anchorscope.parallel import OnDone, in_parallel
 from anchorscope.probes.folds import (
     INNER_FOLDS,
     PROBES,
@@ -25,6 +26,7 @@ from anchorscope.probes.folds import (
     inner_folds,
     training_rows,
 )
+from anchorscope.probes.labelled import Labelled
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
 from anchorscope.run_folder.states import StateBank
@@ -35,7 +37,7 @@ from anchorscope.stats.logistic import class_weights, fit_many, platt_lines, to_
 # -0.002, 0 with 512. On made-up states with falling spectra (n 320 to 3,000, width 576 and 1,536,
 # mean of 12 worlds) -0.001, -0.005, -0.016 where 10 directions carry the signal, and -0.051,
 # -0.024, -0.008 where 200 do.
-DEFAULT_C = default_of("C")
+DEFAULT_C = Config.C
 
 
 def cross_fit(
@@ -128,6 +130,50 @@ def stacked(layers: Sequence[ProbeSet]) -> ProbeSet:
     weights = np.concatenate([probes.weights for probes in layers], axis=2)
     intercept = np.concatenate([probes.intercept for probes in layers], axis=2)
     return replace(layers[0], weights=weights, intercept=intercept)
+
+
+def read_layers(
+    bank: StateBank,
+    answers: Labelled,
+    config: Config,
+    passes: Sequence[str],
+    *,
+    probes: ProbeSet | None = None,
+    progress: OnDone | None = None,
+) -> tuple[Readings, ProbeSet]:
+    """Read the stored states of some passes with `probes`, or with probes trained on them.
+
+    Each layer is read in a process of its own, which takes its states from disk.
+    """
+
+    def read(layer: int) -> tuple[ProbeSet, dict[str, np.ndarray]]:
+        if probes is None:
+            return probes_of_layer(
+                bank,
+                layer,
+                passes,
+                ids=answers.ids,
+                z=answers.z,
+                fold=answers.fold,
+                entity=answers.entities,
+                C=config.C,
+                balance=config.balance,
+            )
+        own = probes.at_layer(layer)
+        states = {name: bank.layer(name, layer)[:, None] for name in passes}
+        return own, {n: own.logits(values, answers.fold)[:, :, 0] for n, values in states.items()}
+
+    layers = in_parallel(read, range(1, bank.layers + 1), progress=progress)
+    used = stacked([layer_probes for layer_probes, _ in layers])
+    readings = Readings(
+        ids=answers.ids,
+        z=answers.z,
+        fold=answers.fold,
+        probes=used.probes,
+        logits={name: np.stack([read[name] for _, read in layers], axis=2) for name in passes},
+        entity=answers.covariates.entity,
+    )
+    return readings, used
 
 
 def _fit_probes(

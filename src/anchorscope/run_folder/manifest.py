@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr, ValidationError
 
-from anchorscope.errors import UserError
+from anchorscope.errors import UserError, short
 from anchorscope.run_folder.disk import Written, describe, is_partial, unsafe_entries
 from anchorscope.run_folder.identity import versions
 
@@ -145,7 +145,7 @@ def check_info(info: Mapping[str, Any], file: Path) -> None:
         first = error.errors()[0]
         raise UserError(
             f"'{file}' describes no run: its {' '.join(map(str, first['loc']))} is "
-            f"{repr(first['input'])[:60]}. Get the folder again, or run its command into a new one."
+            f"{short(first['input'])}. Get the folder again, or run its command into a new one."
         ) from error
 
 

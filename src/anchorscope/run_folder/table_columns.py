@@ -29,19 +29,16 @@ STRICT = _names(
     "model dataset layer n kappa group_explained collapse paper_gap paper_null_low paper_null_high "
     "strict_gap strict_null_low strict_null_high"
 )
-FINDINGS = _names("model dataset finding by layers n gap gap_low gap_high power_half power_fifth")
-# The answers to the five questions, written beside them.
-FINDINGS_MORE = _names(
+FINDINGS = _names(
+    "model dataset finding by layers n gap gap_low gap_high power_half power_fifth "
+    # The answers to the five questions.
     "why untested layer sets same_gap reliability "
     "effect effect_low effect_high effect_logit effect_logit_low effect_logit_high "
     "effect_flips effect_flips_low effect_flips_high effect_p question_p "
     "exact_share exact_share_low exact_share_high content_share content_share_low "
     "content_share_high sides sides_low sides_high sides_null sides_p "
     "retest retest_low retest_high retest_p within road dip_p uniform_p bic kappa kappa_low "
-    "retest_kappa share_q cells belief within_p told told_by_rule finder"
-)
-# What the first question's test is of; states of one's own come without it.
-FINDINGS_EFFECT = _names(
+    "retest_kappa share_q cells belief within_p told told_by_rule finder "
     "effect_logit_right effect_logit_right_low effect_logit_right_high "
     "effect_logit_wrong effect_logit_wrong_low effect_logit_wrong_high"
 )

@@ -148,11 +148,6 @@ class RunView:
         return "percent" if self.config.get("delta") == "relative" else "points"
 
     @property
-    def has_strict(self) -> bool:
-        """Whether the run holds strict mode's evidence."""
-        return self._has_table("strict") and self._has_table("findings")
-
-    @property
     def has_robust(self) -> bool:
         """Whether the finding was looked for under other choices."""
         return self._has_table("robust")
@@ -160,7 +155,7 @@ class RunView:
     @cached_property
     def findings(self) -> pd.DataFrame:
         """The finding of every dataset, and the answers to the five questions behind it."""
-        columns, key = table_columns.FINDINGS + table_columns.FINDINGS_MORE, ["dataset", "layer"]
+        columns, key = table_columns.FINDINGS, ["dataset", "layer"]
         table = _read_csv(self, "findings", columns)
         merged = table.merge(self.strict[key], how="left", on=key, indicator=True)
         if set(merged["_merge"]) != {"both"}:
@@ -316,8 +311,9 @@ def _check(table: pd.DataFrame, run: RunView, file: Path) -> None:
         _require_among(table, file, "dataset", run.datasets)
     if key := table_columns.KEYS.get(file.stem):
         _require_once(table, file, key)
-        layers = pd.to_numeric(table["layer"]).tolist()
-        for band in table.get("layers", ()):  # "7 8 9"
+        layers: list[float] = table["layer"].tolist()
+        bands: list[str] = table["layers"].tolist() if "layers" in table else []
+        for band in bands:  # "7 8 9"
             layers += [float(word) if word.isdecimal() else 0 for word in band.split() or [""]]
         most = run.model.get("blocks") or float("inf")
         for layer in set(layers):

@@ -62,11 +62,13 @@ class Message(BaseModel):
     @property
     def turn(self) -> dict[str, str]:
         """The message as a chat template takes it."""
-        parts = [{"text": self.content}] if isinstance(self.content, str) else self.content
-        texts = [part.get("text") for part in parts]
-        if not all(isinstance(text, str) for text in texts):
+        parts: list[dict[str, Any]] = (
+            [{"text": self.content}] if isinstance(self.content, str) else self.content
+        )
+        if not all(isinstance(part.get("text"), str) for part in parts):
             raise ApiError(400, "Accepted in a message: parts of type text.", param="messages")
-        return {"role": self.role.replace("developer", "system"), "content": "".join(texts)}
+        content = "".join(part["text"] for part in parts)
+        return {"role": self.role.replace("developer", "system"), "content": content}
 
 
 class Request(BaseModel):

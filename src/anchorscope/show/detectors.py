@@ -79,8 +79,11 @@ def _plot_curves(
             if len(rows):
                 at, value = points(*_columns(rows))
                 none, n = np.full(len(at), np.nan), np.full(len(at), len(rows))
-                look = {"label": make_method(name).name, "color": color}
-                series.append(Series(layer=at, value=value, low=none, high=none, n=n, **look))
+                curve = Series(
+                    label=make_method(name).name, color=color, layer=at, value=value, low=none,
+                    high=none, n=n,
+                )  # fmt: skip
+                series.append(curve)
         views.append(View(column=str(dataset), y=y, series=series))
     chart = Chart(views=views, x=x, unit="share", zero=None, diagonal=diagonal)
     return canvas.plot_chart(chart, caption=caption)

@@ -68,7 +68,7 @@ def table_of(run: RunView, name: str) -> Table:
         summed = rows[rows["layer"].isna()]  # over all layers
         at = rows[rows["layer"] == chosen_layer(run, dataset)]
         chosen = next((part for part in (summed, at) if len(part)), rows)
-        for row in records(chosen.head(MOST_ROWS)):
+        for row in records(cast(pd.DataFrame, chosen.head(MOST_ROWS))):
             cells.append([title, *(str(row[c]) for c in words), *(_shown(row[c]) for c in numbers)])
     return Table(["Dataset", *words, *numbers], cells, text_columns=1 + len(words))
 
@@ -299,17 +299,19 @@ def heads_chart(run: RunView) -> Maps:
 
     A head that is read at several layers shows their mean.
     """
-    table = run.evidence["heads"]
-    tried = table[(table["head"] >= 0) & (table["set"] == "")]
+    tried = [r for r in records(run.evidence["heads"]) if r["head"] >= 0 and r["set"] == ""]
     # As large for every dataset, so that maps can be laid side by side.
-    shape = int(tried["block"].max()) + 1, int(tried["head"].max()) + 1
+    shape = [max((int(row[name]) for row in tried), default=0) for name in ("block", "head")]
     maps = {}
     for name, title in run.titles.items():
-        means = where(tried, dataset=name).groupby(["block", "head"])["delta_p"].mean()
-        maps[title] = np.full(shape, np.nan)
-        for (block, head), value in means.items():
-            maps[title][int(block), int(head)] = value
-        maps[title] = maps[title][1:]  # blocks count from 1
+        effects: dict[tuple[int, int], list[float]] = {}
+        for row in tried:
+            if row["dataset"] == name:  # blocks count from 1
+                place = int(row["block"]) - 1, int(row["head"])
+                effects.setdefault(place, []).append(row["delta_p"])
+        maps[title] = np.full((shape[0], shape[1] + 1), np.nan)
+        for place, each in effects.items():
+            maps[title][place] = np.mean(each)
     sizes = np.abs(np.concatenate([cells.ravel() for cells in maps.values()]))
     reach = float(np.nan_to_num(sizes).max()) or 1.0
     return Maps(

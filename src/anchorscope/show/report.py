@@ -57,7 +57,7 @@ ENOUGH = 0.8  # power from which a run could have seen what it does not show
 KINDS = ("right", "wrong", "abstain", "unusable")  # what becomes of a sample
 PER_PATHWAY = 3  # examples
 # The report's own size is not known yet; the others only say what is whole, and who is writing.
-_NOT_RESULTS = ("report.html", "markers", "owner.json", "owner.lock", "fixed-prompt.safetensors")
+_NOT_RESULTS = ("report.html", "markers", "owner.json", "owner.lock")
 
 
 def write_report(run: RunView) -> Path:
@@ -269,16 +269,11 @@ def _short_rank(rank: float) -> str:
 
 def finders(run: RunView) -> Table:
     """How far two finders of exact question tokens mark the same tokens."""
-    rows = [
-        [
-            run.titles.get(str(row["dataset"]), str(row["dataset"])),
-            f"{row['finder_a']} and {row['finder_b']}",
-            number(float(row["jaccard"]), 2),
-            percent(float(row["identical"])),
-            int(row["n"]),
-        ]
-        for row in records(run.spans)
-    ]
+    rows = []
+    for row in records(run.spans):
+        dataset, pair = str(row["dataset"]), f"{row['finder_a']} and {row['finder_b']}"
+        shares = number(float(row["jaccard"]), 2), percent(float(row["identical"]))
+        rows.append([run.titles.get(dataset, dataset), pair, *shares, int(row["n"])])
     columns = ["Dataset", "Finders", "Overlap (Jaccard)", "Identical", "n"]
     return Table(columns, rows, text_columns=2)
 

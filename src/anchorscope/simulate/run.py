@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -17,11 +16,10 @@ from anchorscope.pipeline.request import Run
 from anchorscope.pipeline.variants import ROBUST_TABLE, robust_table
 from anchorscope.probes.labelled import labelled
 from anchorscope.progress import Progress, Quiet
-from anchorscope.records import Sample
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
-from anchorscope.simulate.worlds import INTERVENTIONS, Simulated, Truth, samples_of, simulate_states
+from anchorscope.simulate.worlds import Truth, samples_of, simulate_states
 
 
 def simulate(
@@ -42,18 +40,11 @@ def simulate(
     """
     config = config or config_of(truth)
     store = Store.open(out, {"simulate": asdict(truth), **config.identity()})
-    robust = config.robust and not store.has(ROBUST_TABLE)
-    if store.info.get("finished") and not robust:
+    if store.info.get("finished") and (store.has(ROBUST_TABLE) or not config.robust):
         return RunView.open(store.path)
-    world = simulate_states(truth)
-    samples = samples_of(truth, world)
-    run = Run(store=store, config=config, sets=(), progress=progress or Quiet())
+    run = Run(store=store, config=config, progress=progress or Quiet())
     with store.owned():
-        if not store.info.get("finished"):
-            _analyse(run, truth, world, samples)
-        if robust:
-            table = robust_table(run, {"simulated": samples}, [])
-            store.write(ROBUST_TABLE, partial(table.to_csv, index=False))
+        _analyse(run, truth)
         return publish(run)
 
 
@@ -62,12 +53,14 @@ def config_of(truth: Truth, *, robust: bool = False) -> Config:
     return Config(model=truth.world, data=("simulated",), seed=truth.seed, robust=robust)
 
 
-def _analyse(run: Run, truth: Truth, world: Simulated, samples: Sequence[Sample]) -> None:
+def _analyse(run: Run, truth: Truth) -> None:
     """States on disk, probes and tables, as a real run makes them, and what was planted."""
     begun, store, config = time.monotonic(), run.store, run.config
+    world = simulate_states(truth)
+    samples = samples_of(truth, world)
     ids = [sample.id for sample in samples]
-    for name in ("clean", *INTERVENTIONS):
-        save_states(store, shard_name(name, 0), ids, world.states[name])
+    for name, states in world.states.items():
+        save_states(store, shard_name(name, 0), ids, states)
     options = [word for name, value in asdict(truth).items() for word in (f"--{name}", str(value))]
     describe(
         store,
@@ -88,6 +81,9 @@ def _analyse(run: Run, truth: Truth, world: Simulated, samples: Sequence[Sample]
     )  # fmt: skip
     answers = labelled(samples, "simulated", config)
     analyse(run, [Dataset(samples=samples, answers=answers, shards=1)])
+    if config.robust:
+        table = robust_table(run, {"simulated": samples}, [])
+        store.write(ROBUST_TABLE, partial(table.to_csv, index=False))
     planted = {"z": world.z, "dose": world.samples.dose, "missed": world.samples.missed}
     table = pd.DataFrame({"id": ids, **planted})
     store.write("tables/truth.csv", partial(table.to_csv, index=False))

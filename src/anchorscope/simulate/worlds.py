@@ -3,7 +3,6 @@
 A state is [layer, width]. One direction per layer holds the model's belief about its own answer;
 everything else is noise. The worlds differ only in what the knockout does to a state.
 
-
 In six worlds there are two groups, and nothing that is recorded of a sample tells which it is in:
 
 - two-pathways: a share of the samples is pushed back by the full amount, the others not at all.
@@ -23,6 +22,7 @@ In all others there are no pathways:
 - shift: every state is displaced by the same amount along the belief: class collapse when strong.
 - continuum: each belief is pushed back by its own amount, spread evenly (one flat hump).
 - skewed: the amounts follow a gamma law, many small and a few large ones.
+- heavy-pushes: the amounts follow a log-normal law, with a few that are very large.
 - forgetting: each belief loses a share of itself, any share being as likely as another.
 - heavy-tails: all are pushed back alike, under noise with heavy tails (Student's t, 2 degrees).
 - coin-toss: half of the samples are pushed back, drawn again at every pass.
@@ -32,53 +32,34 @@ In all others there are no pathways:
 - interaction: one relation's long questions and the other's short ones are pushed back.
 - popularity: samples about the popular half of the subjects are pushed back.
 - finder-misses: all need the question, but the exact tokens of some were not found.
+- finder-by-kind: the same, and all that were not found are of one relation.
 - blocks: questions come in blocks of ten about one entity, each block pushed by its own amount.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import Answer, Question, Sample, Span
 
-World = Literal[
-    "two-pathways",
-    "to-the-prior",
-    "one-way",
-    "uneven-kinds",
-    "unlabelled-kinds",
-    "one-layer",
-    "one-mechanism",
-    "noise",
-    "no-effect",
-    "shift",
-    "continuum",
-    "skewed",
-    "forgetting",
-    "heavy-tails",
-    "coin-toss",
-    "margin",
-    "templates",
-    "two-kinds",
-    "interaction",
-    "popularity",
-    "finder-misses",
-    "blocks",
-]
-WORLDS: tuple[World, ...] = get_args(World)
-# Worlds with two groups that nothing recorded about a sample explains.
-TRUE: tuple[World, ...] = (
+# Two groups that nothing recorded about a sample explains, and none.
+TrueWorld = Literal[
     "two-pathways", "to-the-prior", "one-way", "uneven-kinds", "unlabelled-kinds", "one-layer",
-)  # fmt: skip
-Control = Literal["jolt", "displaces", "surer", "breaks"]
+]  # fmt: skip
+NullWorld = Literal[
+    "one-mechanism", "noise", "no-effect", "shift", "continuum", "skewed", "forgetting",
+    "heavy-tails", "coin-toss", "margin", "templates", "two-kinds", "interaction", "popularity",
+    "finder-misses", "finder-by-kind", "heavy-pushes", "blocks",
+]  # fmt: skip
+World = TrueWorld | NullWorld
+TRUE: tuple[World, ...] = get_args(TrueWorld)
+WORLDS: tuple[World, ...] = (*TRUE, *get_args(NullWorld))
+Control = Literal["jolt", "displaces", "surer", "breaks", "unsure"]
 CONTROLS: tuple[Control, ...] = get_args(Control)
-INTERVENTIONS = (
-    "knockout", "neutral", "content", "question", "answer-only", "retest", "retest-knockout",
-)  # fmt: skip
 AGAIN = 0.3  # spread of what other worked examples do to a state, in every direction
 _ANSWERS = {"name": ("It", "Another"), "yes/no": ("yes", "no")}  # right and wrong, by kind
 JOLT = 0.1  # spread of what the neutral control does to a state, in every direction
@@ -90,28 +71,35 @@ OFTEN = 0.85  # of one relation is pushed back in uneven-kinds, of the other the
 _HALF = ("two-pathways", "to-the-prior", "one-way", "one-layer", "two-kinds", "unlabelled-kinds")
 
 
+def _field(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Truth:
     """What is planted: how much, in how many samples, under how much noise."""
 
-    world: World = "two-pathways"
-    samples: int = 400
-    layers: int = 12
-    width: int = 32
-    strength: float = 4.0  # how far a belief is pushed, in spreads of the belief
-    mixture: float = 0.5  # share of the samples that are pushed (two-pathways, continuum's mean)
-    noise: float = 0.5  # spread of the knockout's own jolt, in every direction
-    belief: float = 1.5  # distance of each class's mean from the middle; a weak probe below 0.5
-    templates: int = 4  # of question, in the world of that name
-    missed: float = 0.3  # share of the samples whose exact tokens the finder misses, in its world
-    control: Control = "jolt"  # what the neutral control does to a state
-    seed: int = 0
+    world: World = _field("two-pathways", "one-mechanism, two-pathways, shift, continuum, ...")
+    samples: int = _field(400, "Questions, half of them answered wrong.")
+    layers: int = _field(12, "Layers of the simulated model.")
+    width: int = _field(32, "Width of a state.")
+    strength: float = _field(4.0, "How far a belief is pushed, in its standard deviations.")
+    mixture: float = _field(0.5, "Share of the samples that are pushed.")
+    noise: float = _field(0.5, "Standard deviation of the knockout's noise in every direction.")
+    belief: float = _field(
+        1.5, "Distance of each class's mean belief from the middle; a weak probe below 0.5."
+    )
+    templates: int = _field(4, "Relations in the world 'templates'.")
+    missed: float = _field(0.3, "Share of exact tokens not found, in the worlds 'finder-…'.")
+    control: Control = _field(
+        "jolt", "What the neutral control does: jolt, displaces, surer, breaks, unsure."
+    )
+    seed: int = _field(0, "Random seed.")
 
     def __post_init__(self) -> None:
-        if self.world not in WORLDS:
-            raise unknown("world", self.world, WORLDS)
-        if self.control not in CONTROLS:
-            raise unknown("control", self.control, CONTROLS)
+        for name, accepted in (("world", WORLDS), ("control", CONTROLS)):
+            if getattr(self, name) not in accepted:
+                raise unknown(name, getattr(self, name), accepted)
         for name, least in (("samples", 60), ("layers", 1), ("width", 2), ("templates", 2)):
             if getattr(self, name) < least:
                 raise UserError(f"{name} is {getattr(self, name)}. Accepted: {least} or more.")
@@ -148,7 +136,8 @@ def draw_samples(truth: Truth, rng: np.random.Generator) -> Samples:
     length, popularity = rng.integers(5, 25, n), rng.normal(8, 2, n)
     exact = rng.integers(1, 5, n)
     entity = np.arange(n) // (BLOCK if world == "blocks" else 2)
-    missed = rng.random(n) < (truth.missed if world == "finder-misses" else 0.0)
+    misses = {"finder-misses": truth.missed, "finder-by-kind": 2 * truth.missed * relation}
+    missed = rng.random(n) < misses.get(world, 0.0)
     reach = np.sqrt(3 * share * (1 - share))  # the mean and spread that two pathways would have
     doses = {
         **dict.fromkeys(_HALF, lambda: half),
@@ -156,6 +145,7 @@ def draw_samples(truth: Truth, rng: np.random.Generator) -> Samples:
         "templates": lambda: np.linspace(0, 1, truth.templates)[relation],
         "continuum": lambda: rng.uniform(share - reach, share + reach, n),
         "skewed": lambda: rng.gamma(2, share / 2, n),
+        "heavy-pushes": lambda: share * rng.lognormal(-0.5, 1.0, n),
         "forgetting": lambda: rng.uniform(0, 1, n),
         "heavy-tails": lambda: np.full(n, share),
         "blocks": lambda: rng.uniform(0, 1, entity.max() + 1)[entity],
@@ -203,21 +193,6 @@ def knocked_out(
         kept = np.exp(-push / 4)[:, None]
         return kept * states + np.sqrt(1 - kept**2 + truth.noise**2) * jolt / truth.noise
     return states + _away(world, belief, push, dose)[..., None] * axis + jolt
-
-
-def neutral(
-    truth: Truth, rng: np.random.Generator, clean: np.ndarray, *, belief: np.ndarray,
-    axis: np.ndarray, rise: np.ndarray, half: np.ndarray,
-) -> np.ndarray:  # fmt: skip
-    """States under the neutral control: jolted, or moved by a control that is none."""
-    states = clean + JOLT * rng.standard_normal(clean.shape)
-    moved = {
-        "jolt": np.zeros_like(belief),
-        "displaces": np.full_like(belief, MOVED),
-        "surer": MOVED * np.sign(belief),
-        "breaks": -MOVED * np.sign(belief) * half[:, None],
-    }[truth.control]
-    return states + (moved * rise)[..., None] * axis
 
 
 def _away(world: str, belief: np.ndarray, push: np.ndarray, dose: np.ndarray) -> np.ndarray:
@@ -276,9 +251,19 @@ def simulate_states(truth: Truth) -> Simulated:
 
     def cut(states: np.ndarray, strength: float, dose: np.ndarray) -> np.ndarray:
         push = strength * truth.strength * rise
-        return knocked_out(
-            truth, rng, states, belief=belief, axis=axis, push=push, dose=dose
-        )  # fmt: skip
+        return knocked_out(truth, rng, states, belief=belief, axis=axis, push=push, dose=dose)
+
+    def neutral() -> np.ndarray:
+        """Jolted, or moved by a control that is none."""
+        jolted, margin = clean + JOLT * rng.standard_normal(shape), np.abs(belief)
+        moved = {
+            "jolt": np.zeros_like(belief),
+            "displaces": np.full_like(belief, MOVED),
+            "surer": MOVED * np.sign(belief),
+            "breaks": -MOVED * np.sign(belief) * samples.half[:, None],
+            "unsure": -MOVED * np.sign(belief) * (margin < np.median(margin, axis=0)),
+        }[truth.control]
+        return jolted + (moved * rise)[..., None] * axis
 
     states = {
         "clean": clean,
@@ -286,9 +271,7 @@ def simulate_states(truth: Truth) -> Simulated:
         "knockout": cut(clean, 1.0, found),
         "retest-knockout": cut(retest, 1.0, found),
         "question": cut(clean, 1.2, samples.dose),
-        "neutral": neutral(
-            truth, rng, clean, belief=belief, axis=axis, rise=rise, half=samples.half
-        ),
+        "neutral": neutral(),
         "content": clean + JOLT * rng.standard_normal(shape),
         "answer-only": cut(clean, 1.3, samples.dose),
     }

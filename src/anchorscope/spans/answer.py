@@ -1,21 +1,9 @@
 """Find the characters of an answer that carry its entity, without gold answer or verdict.
 
-Patterns, tried in order on the first sentence that is not a question:
-
-1. Nothing but punctuation: none. An abstention: all of it.
-2. "Yes, ..." and "No, ...": that word.
-3. "... was written by William Shakespeare in 1599": what follows "by", up to the next
-   small word or comma.
-4. "... named Alessandro Bianchi", "... is called Ramadan": what follows, in the same way.
-5. "X is Y": the side that holds words the question does not have; Y where both do, X where
-   neither does (a choice the question offered). Of a place's "a city in India" only the
-   name after the preposition.
-6. A sentence without "is" that repeats words of the question: the longest part that is new.
-7. All of it, up to a comma, bracket or relative clause: "Paris, France" -> "Paris".
-
-Quotation marks, articles and punctuation at the ends, and a leading "in" or "by", are left off.
-The end of a sentence is where pysbd puts it in ten answers with initials and abbreviations, at a
-fourteenth of its time.
+The patterns are tried in order on the first sentence that is not a question: yes and no, an agent
+("written by"), a name ("is called"), the side of "X is Y" that answers, the part that is not in the
+question, else all of it up to a comma (docs/method.md has examples). The end of a sentence is where
+pysbd puts it in ten answers with initials and abbreviations, at a fourteenth of its time.
 """
 
 from __future__ import annotations
@@ -85,7 +73,11 @@ def _entity(text: str, span: Span, question: str) -> Span:
 
 
 def _side(text: str, left: Span, right: Span, question: str) -> Span:
-    """Choose the side of "X is Y" that answers the question (pattern 5)."""
+    """Choose the side of "X is Y" that answers the question.
+
+    The one that holds words the question does not have; Y where both do, X where neither does (a
+    choice the question offered). Of a place's "a city in India" only the name.
+    """
     in_question = _words_of(question)
     new_left, new_right = _is_new(text, left, in_question), _is_new(text, right, in_question)
     if not new_right and (new_left or question):

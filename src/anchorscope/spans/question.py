@@ -54,14 +54,13 @@ def find_spans(
     *,
     finder: Finder,
     generate: Generate | None = None,
-    nlp: Language | None = None,
 ) -> list[QuestionSpans]:
     """Find the exact question spans of each question with the chosen finder.
 
     `auto` takes the dataset's subjects where it has them, else the rules, else the whole
     question. Every finder looks for the subject; the words that name the asked-about property
     belong to E_Q as well, and are found in one way for all of them (`property_spans`).
-    `generate` is for "model" alone, `nlp` (a loaded pipeline) for "spacy" alone.
+    `generate` is for "model" alone.
     """
     if finder == "auto":
         return [_first_found(question) for question in questions]
@@ -70,7 +69,7 @@ def find_spans(
         replies = generate([model_prompt(question.text) for question in questions])
         spans = [read_reply(q.text, reply) for q, reply in zip(questions, replies, strict=True)]
     elif finder == "spacy":
-        spans = spacy_spans(questions, nlp=nlp)
+        spans = spacy_spans(questions)
     else:
         spans = [_TEXT_FINDERS[finder](question) for question in questions]
     return [
@@ -115,6 +114,17 @@ def _first_found(question: Question) -> QuestionSpans:
         if spans := find(question):
             return _with_property(question, finder, spans)
     return QuestionSpans(id=question.id, finder="all", spans=())
+
+
+def spans_table(questions: Sequence[Question], found: Sequence[QuestionSpans] = ()) -> pd.DataFrame:
+    """How far the finders that need no model agree, by dataset; spans already `found` are used."""
+    finders: tuple[Finder, ...] = ("given", "rules", "all")
+    by_finder = {}
+    for name in finders:
+        spans = {each.id: each.spans for each in found if each.finder == name}
+        others = [question for question in questions if question.id not in spans]
+        by_finder[name] = spans | {q.id: q.spans for q in find_spans(others, finder=name)}
+    return agreement(questions, by_finder)
 
 
 def agreement(

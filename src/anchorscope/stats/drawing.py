@@ -8,16 +8,13 @@ resamples are then one matrix product.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
 
 _BLOCK = 4_000_000  # numbers drawn at a time, so that memory stays flat for large n
-_KEPT_BYTES = 2**26  # of draws in memory: layers, predictors and units need the same ones
-_kept: dict[tuple, list[np.ndarray]] = {}
-_one_at_a_time = threading.Lock()
+_KEPT = 2**20  # counts of a draw that is remembered: layers and units need the same ones
 
 
 def count_blocks(
@@ -49,20 +46,11 @@ def class_blocks(
 ) -> Iterator[np.ndarray]:
     """How often each of all answers is drawn, [answer, some resamples], one class after the other.
 
-    As many of each class are drawn as it has (`sizes`), `block` resamples at a time. Draws that
-    are few enough stay in memory; the least recently used are dropped.
+    As many of each class are drawn as it has (`sizes`), `block` resamples at a time.
     """
     block = block or max(1, _BLOCK // sum(sizes))
-    if sum(sizes) * resamples > _KEPT_BYTES:
-        yield from _draw(sizes, seed, resamples, block)
-        return
-    key = (sizes, seed, resamples, block)
-    with _one_at_a_time:
-        times = _kept.pop(key, None) or list(_draw(sizes, seed, resamples, block))
-        _kept[key] = times
-        while len(_kept) > 1 and _bytes_kept() > _KEPT_BYTES:
-            del _kept[next(iter(_kept))]
-    yield from times
+    draw = _remembered if sum(sizes) * resamples <= _KEPT else _draw
+    yield from draw(sizes, seed, resamples, block)
 
 
 def _draw(sizes: tuple[int, ...], seed: int, resamples: int, block: int) -> Iterator[np.ndarray]:
@@ -72,8 +60,11 @@ def _draw(sizes: tuple[int, ...], seed: int, resamples: int, block: int) -> Iter
         yield np.concatenate([counts_of_rows(rng, n, size) for n in sizes])
 
 
-def _bytes_kept() -> int:
-    return sum(counts.nbytes for times in _kept.values() for counts in times)
+@lru_cache(maxsize=16)
+def _remembered(
+    sizes: tuple[int, ...], seed: int, resamples: int, block: int
+) -> tuple[np.ndarray, ...]:
+    return tuple(_draw(sizes, seed, resamples, block))
 
 
 def counts_of_rows(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
@@ -81,14 +72,10 @@ def counts_of_rows(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
 
     Rows are drawn and counted: four times as fast as a draw of the counts (`rng.multinomial`).
     """
-    # Resample by resample: counters of all at once would not fit a processor's cache.
     counts = np.empty((size, n), dtype=np.int32)
     for resample, drawn in enumerate(rng.integers(n, size=(size, n))):
         counts[resample] = np.bincount(drawn, minlength=n)
-    # A byte each where they fit one, as they nearly always do; bytes are transposed three times as
-    # fast.
-    fits = counts.size == 0 or counts.max() < 256
-    return np.ascontiguousarray(counts.astype(np.uint8 if fits else np.int64).T)
+    return np.ascontiguousarray(counts.T)
 
 
 def shared_entities(entity: np.ndarray | None, n: int) -> np.ndarray | None:

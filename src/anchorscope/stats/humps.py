@@ -12,7 +12,6 @@ over 2,000 samples without ties the statistics differ by 1e-16 at most, over 1,5
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import NamedTuple
@@ -35,8 +34,8 @@ _MOST = 2000  # samples of a draw
 _BINS = 512  # of the residuals, for counting the humps of a smoothed density
 _STEPS, _SMALL = 300, 1e-3  # of expectation and maximisation; the gain at which they end
 _MOVED = 1e-4  # of the variance: centres that move less have found their place
-_LEAST = 1e-4  # added to each variance: no hump may become a point
 _EPS = 10 * np.finfo(np.float64).eps
+_LEAST = 1e-4  # added to each variance: no hump may become a point
 
 
 def dip(values: np.ndarray) -> float:
@@ -181,16 +180,11 @@ def one_hump_width(values: np.ndarray) -> float:
     return wide
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """One hump or two, of n shifts; NaN where they are too few to say."""
+class Shape(NamedTuple):
+    """One hump or two, of some shifts; NaN where they are too few to say."""
 
-    n: int
     p: float = np.nan  # of the dip, under one hump
     bic: float = np.nan  # BIC of one component less that of two; above 0: two fit better
-
-
-NO_SHAPE = Shape(n=0)
 
 
 def shape(shifts: np.ndarray, *, seed: int = 0, entity: np.ndarray | None = None) -> Shape:
@@ -199,15 +193,13 @@ def shape(shifts: np.ndarray, *, seed: int = 0, entity: np.ndarray | None = None
     Questions about one `entity` are not independent, so the dip counts as many as they amount to.
     """
     shifts = np.asarray(shifts, dtype=np.float64)
-    n = len(shifts)
-    if n < SHAPED or not np.ptp(shifts) > 0:
-        return Shape(n=n)
+    if len(shifts) < SHAPED or not np.ptp(shifts) > 0:
+        return Shape()
     size = max(4, round(effective_size(shifts, entity)))
-    return Shape(n=n, p=dip_p(dip(shifts), size), bic=two_humps(shifts, seed=seed).bic)
+    return Shape(p=dip_p(dip(shifts), size), bic=two_humps(shifts, seed=seed).bic)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Humps:
+class Humps(NamedTuple):
     """The best mixture of two Gaussians, and which shifts belong to its lower component."""
 
     bic: float  # of one component less that of two; above 0: two fit better

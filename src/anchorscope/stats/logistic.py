@@ -159,34 +159,40 @@ def platt_lines(logits: np.ndarray, z: np.ndarray, weights: np.ndarray) -> Coeff
     used = weights > 0
     wrong, right = (np.sum(used & (z == value), axis=1, keepdims=True) for value in (1, 0))
     target = np.where(z == 1, (wrong + 1) / (wrong + 2), 1 / (right + 2))
-    line, fixed = np.zeros((2, len(logits))), np.zeros(len(logits), dtype=bool)
-    line = _newton(logits, target, weights, line, fixed)
-    flat = line[0] < LEAST_SLOPE
-    if flat.any():
-        line[:, flat] = np.array([[LEAST_SLOPE], [0.0]])
-        line = _newton(logits, target, weights, line, fixed=flat)
-    return line[0], line[1]
+    slope, intercept = _newton(logits, target, weights)
+    flat = slope < LEAST_SLOPE
+    if flat.any():  # the slope is given, and no column has to be weighed
+        offset, none = LEAST_SLOPE * logits[flat], np.zeros_like(logits[flat])
+        slope[flat] = LEAST_SLOPE
+        intercept[flat] = _newton(none, target[flat], weights[flat], offset=offset)[1]
+    return slope, intercept
 
 
 def _newton(
-    logits: np.ndarray, target: np.ndarray, weights: np.ndarray, line: np.ndarray, fixed: np.ndarray
+    logits: np.ndarray,
+    target: np.ndarray,
+    weights: np.ndarray,
+    *,
+    offset: np.ndarray | float = 0.0,
 ) -> np.ndarray:
-    """The lines [2, fit] of least loss; `fixed` fits [fit] keep their slope."""
+    """The lines [2, fit] of least loss, of logits [fit, question] that begin at `offset`."""
+
+    def moved(line: np.ndarray) -> np.ndarray:
+        return line[0][:, None] * logits + line[1][:, None] + offset
 
     def mean_loss(line: np.ndarray) -> np.ndarray:
-        moved = line[0][:, None] * logits + line[1][:, None]
-        # log(1 + exp(moved)); np.logaddexp takes five times as long.
-        soft = np.maximum(moved, 0.0) + np.log1p(np.exp(-np.abs(moved)))
-        return (weights * (soft - target * moved)).sum(axis=1)
+        at = moved(line)
+        return (weights * (np.logaddexp(0.0, at) - target * at)).sum(axis=1)
 
+    line = np.zeros((2, len(logits)))
     loss = mean_loss(line)
     for _ in range(_LINE_STEPS):
-        p = expit(line[0][:, None] * logits + line[1][:, None])
+        p = expit(moved(line))
         residual, curvature = weights * (p - target), weights * p * (1 - p)
-        slope = np.stack([np.where(fixed, 0.0, (residual * logits).sum(1)), residual.sum(1)])
+        slope = np.stack([(residual * logits).sum(1), residual.sum(1)])
         # Equal logits leave the slope open; the 1e-12 then leaves it where it is.
-        a = np.where(fixed, 1.0, (curvature * logits**2).sum(1)) + 1e-12
-        b, c = np.where(fixed, 0.0, (curvature * logits).sum(1)), curvature.sum(1)
+        a = (curvature * logits**2).sum(1) + 1e-12
+        b, c = (curvature * logits).sum(1), curvature.sum(1)
         step = np.stack([b * slope[1] - c * slope[0], b * slope[0] - a * slope[1]])
         line, before = line + step / (a * c - b**2), line
         for _ in range(_HALVINGS):

@@ -12,13 +12,8 @@ import numpy as np
 
 from anchorscope.errors import UserError
 from anchorscope.records import Estimate
-from anchorscope.stats.drawing import (
-    class_blocks,
-    count_blocks,
-    drawn_sums,
-    shared_entities,
-)
-from anchorscope.stats.intervals import percentile_interval
+from anchorscope.stats.drawing import class_blocks, count_blocks, drawn_sums, shared_entities
+from anchorscope.stats.intervals import Draws, percentile_interval
 
 BINS = 10  # of equal width, for ECE and the reliability diagram
 _BLOCK = 250  # resamples at a time
@@ -255,36 +250,27 @@ def _labels_and_scores(z: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np
 
 
 def kappa_interval(
-    one: np.ndarray,
-    other: np.ndarray,
-    *,
-    seed: int,
-    resamples: int = 1000,
-    entity: np.ndarray | None = None,
+    one: np.ndarray, other: np.ndarray, draws: Draws, *, entity: np.ndarray | None = None
 ) -> Estimate:
     """κ with its bootstrap interval over entities.
 
     To resample questions is to draw the four cells; an entity with several questions brings all of
     its cells.
     """
-    each = _cells(one, other)
+    x, y = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    known = ~(np.isnan(x) | np.isnan(y))
+    x, y = x == 1, y == 1
+    each = np.column_stack([x & y, x & ~y, ~x & y, ~x & ~y]) & known[:, None]
     cells = each.sum(axis=0)
     n, value = int(cells.sum()), float(_kappa(cells[None])[0])
     if np.isnan(value):
         return Estimate(np.nan, np.nan, np.nan, n)
-    if shared_entities(entity, len(one)) is None:
-        drawn = np.random.default_rng(seed).multinomial(n, cells / n, size=resamples)
+    if shared_entities(entity, len(x)) is None:
+        rng = np.random.default_rng(draws.seed)
+        drawn = rng.multinomial(n, cells / n, size=draws.resamples)
     else:
-        drawn = drawn_sums(each, seed=seed, resamples=resamples, entity=entity)
+        drawn = drawn_sums(each, seed=draws.seed, resamples=draws.resamples, entity=entity)
     return percentile_interval(value, _kappa(drawn), n)
-
-
-def _cells(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Which of (1, 1), (1, 0), (0, 1), (0, 0) each question is in, [question, 4]; none for NaN."""
-    one, other = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
-    both_known = ~(np.isnan(one) | np.isnan(other))
-    x, y = one == 1, other == 1
-    return np.column_stack([x & y, x & ~y, ~x & y, ~x & ~y]) & both_known[:, None]
 
 
 def _kappa(cells: np.ndarray) -> np.ndarray:
@@ -304,12 +290,7 @@ def _kappa(cells: np.ndarray) -> np.ndarray:
 
 
 def correlation_with_draws(
-    x: np.ndarray,
-    y: np.ndarray,
-    *,
-    seed: int,
-    resamples: int,
-    entity: np.ndarray | None = None,
+    x: np.ndarray, y: np.ndarray, draws: Draws, *, entity: np.ndarray | None = None
 ) -> tuple[float, np.ndarray]:
     """Pearson's correlation of two lists [question], and that of each draw of entities, [draw].
 
@@ -317,7 +298,7 @@ def correlation_with_draws(
     1e-15) needs 750 ms for 1,000 draws of 300, and this 6 ms.
     """
     terms = np.column_stack([np.ones_like(x), x, y, x * x, y * y, x * y])
-    sums = drawn_sums(terms, seed=seed, resamples=resamples, entity=entity)
+    sums = drawn_sums(terms, seed=draws.seed, resamples=draws.resamples, entity=entity)
     n, sx, sy, sxx, syy, sxy = np.vstack([terms.sum(axis=0), sums]).T
     with np.errstate(invalid="ignore", divide="ignore"):
         product = (sxx - sx * sx / n) * (syy - sy * sy / n)

@@ -183,8 +183,7 @@ def _engine_states(
     lease: Lease, trunk: Trunk, samples: Sequence[TokenPositions], kinds: Sequence[Intervention]
 ) -> dict[str, Tensor]:
     """States [sample, layer, width] by intervention, all through the engine in its own batches."""
-    shape = {"blocks": lease.model.blocks, "turn_at": len(trunk.prefix), "seed": 0}
-    rows = [row_for(s, n, kind, **shape) for kind in kinds for n, s in enumerate(samples)]
+    rows = [row_for(trunk, s, n, kind) for kind in kinds for n, s in enumerate(samples)]
     states: dict[str, list[Tensor]] = {kind.name: [torch.empty(0)] * len(samples) for kind in kinds}
     for batch, read in read_rows(lease, trunk, rows, budget=Budget.of(lease.model)):
         for row, state in zip(batch, read, strict=True):
@@ -205,10 +204,7 @@ def _state_checks(model: Model) -> Generator[Check, None, float]:
         # Not before a first pass: a model without heads is refused by it, with the reason.
         kinds = _kinds(model)
         states = _engine_states(lease, trunk, samples, (*kinds.values(), ANSWER_ONLY))
-        rows = [
-            row_for(s, n, KNOCKOUT, blocks=model.blocks, turn_at=_PREFIX, seed=0)
-            for n, s in enumerate(samples)
-        ]
+        rows = [row_for(trunk, s, n, KNOCKOUT) for n, s in enumerate(samples)]
         written_out = read_batch(lease, trunk, rows, watch=weights.append)
         # No keys to cut, and no head to cut them in.
         start = rows[0].at[0]
@@ -357,7 +353,7 @@ def _check_long(model: Model, limit: float) -> Check:
             setattr(config, window, min(size, _NARROW))
         with Lease(model) as lease:
             prefix = read_prefix(lease, front)
-            grown = grow_trunk(lease, prefix, [sample.ids[: sample.answer_at]], room=0, head=False)
+            grown = grow_trunk(lease, prefix, [sample.ids[: sample.answer_at]])
             states = _engine_states(lease, grown.trunk, [sample], [KNOCKOUT])[KNOCKOUT.name]
         far = distance(states, stock_under(model, [sample], KNOCKOUT, layer=model.blocks))
     finally:

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from anchorscope.config import EVIDENCE, Config
+from anchorscope.config import Config, from_text
 from anchorscope.errors import UserError, unknown, user_path
 
 _KEYS = ("title", "data", "options", "models")
@@ -72,17 +72,10 @@ class Study:
 def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as `Config` takes them, from those of a file; other names are an error."""
     accepted = [f.name for f in fields(Config) if f.name not in _SET_BY_STUDY]
-    read: dict[str, Any] = {}
-    for name, value in options.items():
-        name = name.replace("-", "_")
-        if name not in accepted:
-            raise unknown("option of a run", name, accepted)
-        if name == "limit" and value == "all":
-            value = None
-        if name == "evidence" and isinstance(value, str):
-            value = {"all": EVIDENCE, "none": ()}.get(value, value.split(","))
-        read[name] = tuple(value) if isinstance(value, list) else value
-    return read
+    named = {name.replace("-", "_"): value for name, value in options.items()}
+    for name in named.keys() - set(accepted):
+        raise unknown("option of a run", name, accepted)
+    return {name: from_text(name, value) for name, value in named.items()}
 
 
 def shipped() -> dict[str, Any]:
@@ -112,17 +105,21 @@ def study_of(content: Mapping[str, Any], where: str) -> Study:
     """The study that the content of a file describes; `where` names it in errors."""
     for key in content.keys() - set(_KEYS):
         raise unknown(f"part of {where}", key, _KEYS)
-    data, models = content.get("data"), content.get("models")
+    data, models, options = (content.get(key) for key in ("data", "models", "options"))
+    tables = [options or {}, *(models if isinstance(models, list) else ())]
     named = isinstance(data, list) and data and all(isinstance(name, str) for name in data)
-    if not named or not isinstance(models, list) or not models:
+    whole = all(isinstance(table, Mapping) for table in tables)
+    if (
+        not named
+        or not whole
+        or not all(isinstance(t.get("model"), str) for t in tables[1:] or [{}])
+    ):
         raise UserError(
-            f"{where} needs data (a list of names or files) and one [[models]] at least."
+            f"{where} needs data (a list of names or files), and one [[models]] at least, each "
+            "with its model (a hub id, a folder or a file); options are a table, [options]."
         )
-    options = content.get("options", {})
-    if not isinstance(options, Mapping):
-        raise UserError(f"{where}: options must be a table, [options].")
-    for part in (options, *models):
-        if isinstance(part, Mapping) and _TRUST in {str(key).replace("-", "_") for key in part}:
+    for table in tables:
+        if _TRUST in {str(key).replace("-", "_") for key in table}:
             raise UserError(
                 f"{where} sets {_TRUST}, which no file decides. Take that line out; if you have "
                 "read the models' code and want it run, give --trust-remote-code."
@@ -130,15 +127,16 @@ def study_of(content: Mapping[str, Any], where: str) -> Study:
     study = Study(
         title=str(content.get("title", Path(where).stem)),
         data=tuple(data or ()),
-        models=tuple(_model(each, where) for each in models),
-        options=dict(options),
+        models=tuple(map(_model, tables[1:])),
+        options=dict(tables[0]),
     )
     names = [model.name for model in study.models]
     for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"{where} has two models named '{name}'. Give one of them a name.")
-        if _folder_name(name) != name or name in _RESERVED:
-            raise UserError(f"{where}: '{name}' cannot be a folder's name. Give another name.")
+        if names.count(name) > 1 or _folder_name(name) != name or name in _RESERVED:
+            raise UserError(
+                f"{where} has two models named '{name}', or a folder cannot be called so. Give one "
+                "of them another name."
+            )
     return study
 
 
@@ -150,16 +148,14 @@ def value_of(text: str) -> Any:
         return text
 
 
-def _model(value: object, where: str) -> StudyModel:
-    if not isinstance(value, Mapping) or not isinstance(value.get("model"), str):
-        raise UserError(f"{where}: each [[models]] needs model, a hub id, a folder or a file.")
-    source = value["model"]
-    name = str(value.get("name", _folder_name(source)))
+def _model(table: Mapping[str, Any]) -> StudyModel:
+    source = table["model"]
+    name = str(table.get("name", _folder_name(source)))
     return StudyModel(
         name=name,
         model=source,
-        panel=str(value.get("panel", name)),
-        options={key: item for key, item in value.items() if key not in _MODEL_KEYS},
+        panel=str(table.get("panel", name)),
+        options={key: item for key, item in table.items() if key not in _MODEL_KEYS},
     )
 
 

@@ -19,7 +19,7 @@ from anchorscope.run_folder.view import RunView, records, values
 from anchorscope.show.charts import INTERVENTIONS, PALETTE, all_titles, chart_data, color_of
 from anchorscope.show.delta_p import delta_p_chart
 from anchorscope.show.explore.stored_beliefs import Beliefs, beliefs_of, layers_of
-from anchorscope.show.explore.token_texts import NoTokens, tokens_of
+from anchorscope.show.explore.token_texts import tokens_of
 from anchorscope.show.html import bundle, island, page_style, render, source_hash
 from anchorscope.spans.answer import KINDS, kind_of
 
@@ -52,7 +52,7 @@ def write_view(runs: Sequence[RunView], out: str | Path | None = None) -> Path:
     views = chart_data(delta_p_chart(runs))["views"]
     data = []
     for number, run in enumerate(runs):
-        own = {"strict": views[number], "paper": views[len(runs) + number]}
+        own: dict[Mode, Any] = {"strict": views[number], "paper": views[len(runs) + number]}
         name = run.model_name
         if models.count(name) > 1:
             name = f"{name} ({run.path.resolve().name})"
@@ -80,7 +80,7 @@ def write_view(runs: Sequence[RunView], out: str | Path | None = None) -> Path:
 
 
 def run_data(
-    run: RunView, titles: Mapping[str, str], views: Mapping[Mode, dict[str, Any]], *, name: str
+    run: RunView, titles: Mapping[str, str], views: Mapping[Mode, Any], *, name: str
 ) -> dict[str, Any]:
     """A run as the page reads it: texts as lists, numbers packed. All of it can be JSON.
 
@@ -171,8 +171,8 @@ def _type(sample: Sample) -> int:
 def _tokens(run: RunView, samples: Sequence[Sample]) -> dict[str, Any]:
     """The samples' tokens as text, or why they are not known."""
     tokens = tokens_of(samples, run.model)
-    if isinstance(tokens, NoTokens):
-        return {"no_tokens": tokens.why}
+    if isinstance(tokens, str):
+        return {"no_tokens": tokens}
     return {
         "vocabulary": {str(id): text for id, text in tokens.texts.items()},
         "shared": {name: list(ids) for name, ids in tokens.shared.items()},

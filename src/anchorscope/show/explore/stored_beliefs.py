@@ -61,33 +61,29 @@ def layers_of(run: RunView) -> int:
 
 def _from_states(run: RunView, ids: tuple[str, ...], layers: int) -> Logits:
     """The logits under the further passes; none where the folder holds no states or probes."""
-    if "fold" not in run.samples.columns or not (run.path / "states").is_dir():
+    probes = {
+        dataset: ProbeSet.load(folder)
+        for dataset in run.datasets
+        if (folder := run.path / "probes" / dataset).is_dir()
+    }
+    if not probes or "fold" not in run.samples.columns or not (run.path / "states").is_dir():
         return {}
-    sets = {d: run.path / "probes" / d for d in run.datasets if (run.path / "probes" / d).is_dir()}
-    probes = {dataset: ProbeSet.load(folder) for dataset, folder in sets.items()}
-    rows, bank = _rows(run), StateBank(run.path, list(ids))
-    names = _in_order(bank.names - _NOT_READ) if probes else []
+    folds = values(run.samples, "fold").astype("Float64").to_numpy(float, na_value=np.nan)
+    datasets = values(run.samples, "dataset").to_numpy()
+    rows = {d: np.flatnonzero((datasets == d) & ~np.isnan(folds)) for d in probes}
+    bank, order = StateBank(run.path, list(ids)), list(INTERVENTIONS)
+    # The passes of every run first, then the others by name.
+    names = sorted(
+        bank.names - _NOT_READ, key=lambda n: (order.index(n) if n in order else len(order), n)
+    )
     logits: Logits = {n: {m: np.full((len(ids), layers), np.nan) for m in MODES} for n in names}
     for name in names:
         for layer in range(1, layers + 1):
             states = bank.layer(name, layer)
             for dataset, own in probes.items():
-                at, fold = rows[dataset]
+                at = rows[dataset]
+                fold = folds[at].astype(int)
                 read = own.at_layer(layer).logits(states[at][:, None], fold)[:, :, 0]
                 for mode in MODES:
                     logits[name][mode][at, layer - 1] = read[own.probes.index(ROLES[mode].effect)]
     return logits
-
-
-def _rows(run: RunView) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Dataset -> the rows of its samples that probes read, and their folds."""
-    fold = values(run.samples, "fold").astype("Float64").to_numpy(float, na_value=np.nan)
-    datasets = values(run.samples, "dataset").to_numpy()
-    rows = {d: np.flatnonzero((datasets == d) & ~np.isnan(fold)) for d in run.datasets}
-    return {dataset: (at, fold[at].astype(int)) for dataset, at in rows.items()}
-
-
-def _in_order(names: frozenset[str]) -> list[str]:
-    """The passes of every run first, then the others by name."""
-    order = list(INTERVENTIONS)
-    return sorted(names, key=lambda n: (order.index(n) if n in order else len(order), n))

@@ -32,29 +32,22 @@ class Tokens:
     roles: tuple[np.ndarray, ...]  # by sample: a sum of the bits above for each of `ids`
 
 
-@dataclass(frozen=True)
-class NoTokens:
-    """Why the texts of tokens are not known."""
-
-    why: str
-
-
-def tokens_of(samples: Sequence[Sample], model: Mapping[str, Any]) -> Tokens | NoTokens:
+def tokens_of(samples: Sequence[Sample], model: Mapping[str, Any]) -> Tokens | str:
     """The tokens of the samples, or why they cannot be shown; the model is not loaded."""
     if not model.get("source"):
-        return NoTokens("run.json does not say where the model's tokenizer is")
+        return "run.json does not say where the model's tokenizer is"
     file = tokenizer_file(str(model["source"]), model.get("revision"))
     if file is None:
-        return NoTokens(f"the tokenizer of {model['name']} is not on this machine")
+        return f"the tokenizer of {model['name']} is not on this machine"
     from tokenizers import Tokenizer  # comes with transformers, and needs no torch
 
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises no other type
-        return NoTokens(f"{file} could not be read ({str(error).splitlines()[0]})")
+        return f"{file} could not be read ({str(error).splitlines()[0]})"
     for sample in samples[:_TRIED]:
         if sample.question.text.strip() not in _decode(tokenizer, sample.prompt_ids):
-            return NoTokens(f"{file} does not give back the questions of this run")
+            return f"{file} does not give back the questions of this run"
     shared = _shared(samples)
     ids, roles = [], []
     for sample in samples:

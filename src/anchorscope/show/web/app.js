@@ -76,6 +76,9 @@ on("asking", "submit", () => {
   at("second").innerHTML = hint;
   draw("first");
 });
+on("question", "input", (event) => { // one of the run's was picked
+  if (event.inputType === "insertReplacementText") at("asking").requestSubmit();
+});
 on("comparing", "submit", () => {
   const { question } = sides.first, about = at("subject").value;
   if (!question) return say("second", "Ask a question on the left first.");

@@ -1,0 +1,87 @@
+"""Read rows of the user's own, each an exchange and its label, into a shard of a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from anchorscope.answers.generate import Answerer
+from anchorscope.detect.prompts import Exchange, common_prefix, task_of, too_long
+from anchorscope.detect.read_answers import read_answers
+from anchorscope.detect.rows import exchange_of, is_right
+from anchorscope.models import Model
+from anchorscope.records import Question, Sample
+from anchorscope.run_folder.samples import answers_name, to_frame
+from anchorscope.run_folder.states import save_states, shard_name
+from anchorscope.run_folder.store import Store
+
+
+def questions_of(
+    rows: Sequence[Mapping[str, Any]], name: str
+) -> tuple[tuple[Question, ...], list[tuple[Exchange, bool]]]:
+    """What each row asks, and its exchange with whether the answer is right."""
+    questions, given = [], []
+    for number, row in enumerate(rows):
+        where = f"Row {number + 1} of {name}"
+        exchange = exchange_of(row, where)
+        if exchange.question:  # as a user's turn: no detector has a prompt of its own yet
+            turn = {"role": "user", "content": exchange.question}
+            exchange = Exchange(messages=(turn,), answer=exchange.answer)
+        given.append((exchange, is_right(row.get("label"), where)))
+        entity = str(row.get("entity") or exchange.asked)
+        id, text = f"{name}:all:{number}", exchange.asked
+        questions.append(Question(id=id, dataset=name, text=text, answers=(), entity=entity))
+    return tuple(questions), given
+
+
+def read_rows(
+    store: Store,
+    model: Model,
+    number: int,
+    questions: Sequence[Question],
+    given: Sequence[tuple[Exchange, bool]],
+    note: Callable[[str], None],
+) -> None:
+    """Read and store one shard of own rows; those without an entity to read are not usable."""
+    tasks = [
+        task_of(model, None, exchange, place, every=False)
+        for place, (exchange, _) in enumerate(given)
+    ]
+    reasons = [
+        too_long(model, task.question, len(task.prompt_ids), len(task.answer_ids)) for task in tasks
+    ]
+    for question, reason in zip(questions, reasons, strict=True):
+        if reason:
+            note(f"{question.id} is left out: {reason}")
+    fitting = [task for task, reason in zip(tasks, reasons, strict=True) if not reason]
+    samples, states = {}, {}
+    for batch in read_answers(
+        Answerer(model, max_tokens=1), common_prefix(fitting), fitting, token_log_probs=True
+    ):
+        ends = np.cumsum([len(one.entities) for one in batch.answers])
+        for place, one, end in zip(batch.numbers, batch.answers, ends, strict=True):
+            task, question, (_, right) = tasks[place], questions[place], given[place]
+            entity, before = one.entities[0] if one.entities else None, len(task.prompt_ids)
+            samples[place] = Sample(
+                question=question,
+                answer=replace(one.answer, id=question.id),
+                verdict="right" if right else "wrong",
+                finder="given",
+                spans=(),
+                answer_span=entity.span if entity else None,
+                prompt_ids=task.prompt_ids,
+                question_tokens=(),
+                exact_question=(before - 1,),  # nothing is cut: the last token stands for it
+                exact_answer=tuple(before + n for n in entity.tokens) if entity else (),
+            )
+            if entity:
+                states[place] = batch.clean[end - 1].astype(np.float16)
+    shape = (len(states), model.blocks, model.parts.width)
+    stacked = np.array([states[n] for n in sorted(states)], dtype=np.float16).reshape(shape)
+    ids = [samples[n].id for n in sorted(states)]
+    save_states(store, shard_name("clean", number), ids, stacked)
+    frame = to_frame([samples[n] for n in sorted(samples)])
+    store.write(answers_name(number), frame.to_parquet)
