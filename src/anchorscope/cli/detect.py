@@ -54,7 +54,8 @@ def evaluate(
     folds: Folds = 5,
     seed: Seed = 0,
     resamples: Annotated[
-        int | None, option("Bootstrap resamples; default: as many as the comparisons need.")
+        int | None,
+        option("Bootstrap resamples; default: as many as the comparisons need.", min=100),
     ] = None,
 ) -> None:
     """Write the table of every detector, with random and entity-disjoint folds side by side."""
