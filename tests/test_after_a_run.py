@@ -127,10 +127,11 @@ def test_power_says_that_there_are_too_few_and_what_the_probe_reads(run, cli):
     assert now["layer"] == layer and now["auroc"] == pytest.approx(probes.loc[layer, "auroc"])
     assert probes["auroc"].max() == probes.loc[layer, "auroc"]
     assert 0.25 < now["shuffled_auroc"] < 0.75
-    assert "half: too-few (64 usable samples; below 150 no finding is made)." in printed
+    usable = len(verdicts)
+    assert f"half: too-few ({usable} usable samples; below 150 no finding" in printed
     assert "beyond reach" in printed
     assert np.isnan(now["loss"])  # by the rule, whatever is planted
-    assert (now["usable"], fourfold["usable"]) == (64, 256)
+    assert (now["usable"], fourfold["usable"]) == (usable, 4 * usable)
     assert fourfold["loss_low"] > 0  # 256 samples are enough to ask
 
 

@@ -105,13 +105,16 @@ def test_samples_say_which_tokens_were_meant_and_no_entity_is_in_two_folds(done)
     samples = pd.read_parquet(done / "samples.parquet")
     assert len(samples) == 64
     assert samples["id"].is_unique
-    decode = tiny_tokenizer().decode
+    decode, whole = tiny_tokenizer().decode, 0
     for row in samples[samples["fold"].notna()].itertuples():
         ids = [*row.prompt_ids, *row.token_ids]
         assert row.subjects[0] in decode([ids[i] for i in row.exact_question])
         answer = decode([ids[i] for i in row.exact_answer])
-        assert row.answer[int(row.answer_start) : int(row.answer_stop)] in answer
+        if "\ufffd" not in answer:  # else one byte of a letter was written, and no more
+            assert row.answer[int(row.answer_start) : int(row.answer_stop)] in answer
+            whole += 1
         assert min(row.exact_answer) >= len(row.prompt_ids) > max(row.question_tokens)
+    assert whole > 20
     folds = samples.dropna(subset=["fold"]).groupby("entity")["fold"]
     assert (folds.nunique() == 1).all()
 

@@ -52,7 +52,7 @@ def test_auroc_interval_equals_a_slow_bootstrap_with_scikit_learn():
     z = (np.arange(120) < 45).astype(int)
     score = np.round(0.8 * z + rng.standard_normal(120), 1)  # with ties
     slow = []
-    for _ in range(500):
+    for _ in range(800):
         rows = np.concatenate([rng.choice(45, 45), 45 + rng.choice(75, 75)])
         slow.append(roc_auc_score(z[rows], score[rows]))
     got = auroc_interval(z, score, seed=0, resamples=2000)

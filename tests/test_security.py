@@ -120,7 +120,7 @@ def test_a_key_of_a_store_that_leaves_the_folder_is_not_copied(tmp_path, monkeyp
 
 @pytest.mark.parametrize("name", ["../x", "/etc", "a/b", "..", "figures"])
 def test_a_studys_model_cannot_be_a_path(name):
-    with pytest.raises(UserError, match="cannot be a folder's name"):
+    with pytest.raises(UserError, match="a folder cannot be called so"):
         study_of({"data": ["atlas"], "models": [{"model": "m", "name": name}]}, "s.toml")
 
 
@@ -165,7 +165,7 @@ def test_every_reader_of_a_model_is_told_whether_its_code_may_run():
                 readers += 1
                 names = {item.arg or getattr(item.value, "id", "") for item in node.keywords}
                 assert names & (passed_on | {"trust_remote_code"}), (file, node.lineno)
-    assert readers >= 8
+    assert readers >= 7
 
 
 def test_floors_lie_above_the_known_holes():

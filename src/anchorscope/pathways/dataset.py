@@ -175,7 +175,8 @@ def _mode_tables(inputs: DatasetInputs, mode: Mode) -> Tables:
         )
         return rows, layers
 
-    tables = dict(zip(("pathways", "layers"), grouped(readings), strict=True))
+    rows, layers = grouped(readings)
+    tables: Tables = {"pathways": rows, "layers": layers}
     if NEUTRAL.name in readings.logits:
         # Grouped by the control's own flips, so that its curves may be laid beside the knockout's.
         logits = {

@@ -157,7 +157,9 @@ def combine(examined: Sequence[Examined]) -> Examined:
 def _look(looks: Sequence[HumpTest]) -> HumpTest:
     """One look over all sets; where most of them saw no groups, it has none."""
     detailed = [look for look in looks if np.isfinite(look.bic)]
-    p = {name: together([getattr(look, name) for look in looks]) for name in ("p_dip", "p_uniform")}
+    p: dict[str, Any] = {
+        name: together([getattr(look, name) for look in looks]) for name in ("p_dip", "p_uniform")
+    }
     if len(detailed) <= len(looks) / 2:
         names = ("within", "road", "rows", "unit", "shifts", "lower")
         return HumpTest(**{name: getattr(looks[0], name) for name in names}, **p)

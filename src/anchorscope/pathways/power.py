@@ -273,7 +273,8 @@ def smallest_found(found: Callable[[float, int], bool], *, most: float, worlds: 
     sizes = np.linspace(_LEAST, most, worlds - worlds // 2)
     hits = [found(size, number) for number, size in enumerate(sizes)]
     value, low, _ = _crossing(sizes, np.array(hits), most=most)
-    closer = np.linspace(*np.clip([low, 2 * value - low], _LEAST, most), worlds // 2)
+    ends = np.clip([low, 2 * value - low], _LEAST, most)
+    closer = np.linspace(ends[0], ends[1], worlds // 2)
     hits += [found(size, number + len(sizes)) for number, size in enumerate(closer)]
     sizes = np.concatenate([sizes, closer])
     value, low, high = _crossing(sizes, np.array(hits), most=most)
