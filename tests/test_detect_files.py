@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from kit.detect_worlds import material, plain, sisters, two_pathways, write_run
+from kit.detect_worlds import material, plain, two_pathways, write_run
 from sklearn.metrics import roc_auc_score
 
 from anchorscope.detect.detector import Detector
@@ -128,24 +128,10 @@ def test_a_warning_is_trained_where_the_run_kept_the_question_and_saved_with_it(
     assert "reads the question alone" in (tmp_path / "detector" / "README.md").read_text()
 
 
-def test_examples_of_every_dataset_are_kept(tmp_path):
-    run = RunView.open(write_run(tmp_path / "run", sisters()[:2]))
-    made = Detector.train(run, method="entity-log-prob", folds=3, resamples=100)
-    again = Detector.load(made.save(tmp_path / "detector"))
-    assert again.datasets == made.datasets == ("d0", "d1")
-    assert again.examples == made.examples
-    assert {e.question for e in made.examples} >= {"What is 0/0?", "What is 1/0?"}
-    assert 'dataset="d0"' in (tmp_path / "detector" / "README.md").read_text()
-
-
 def test_too_few_answers_are_counted(tmp_path):
     folder = write_run(tmp_path / "few", [plain(n=24)])
-    outcomes = "24 answers are too few to train a detector on: 60 are needed"
-    with pytest.raises(UserError, match=outcomes):
-        Detector.train(RunView.open(folder), method="probe")
-    enough = RunView.open(write_run(tmp_path / "enough", [plain(n=60)]))
-    made = Detector.train(enough, method="probe", folds=3, resamples=100)
-    assert made.trained_on["answers"] == 60
+    with pytest.raises(UserError, match="24 answers are too few to train a detector on: 60 are"):
+        Detector.train(folder, method="probe")
 
 
 def test_a_repository_of_the_hub_is_read_through_its_local_copy(saved, tmp_path, monkeypatch):

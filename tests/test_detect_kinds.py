@@ -15,13 +15,12 @@ from sklearn.linear_model import LogisticRegression
 from anchorscope.detect.evaluate import evaluate, transfer_table
 from anchorscope.detect.kinds import (
     Auto,
-    Combined,
-    SingleProbe,
+    Probes,
     fit_weights,
     make_method,
     same_answer,
 )
-from anchorscope.detect.material import Arrays, SampledAnswers, join
+from anchorscope.detect.material import Arrays, SampledAnswers
 from anchorscope.detect.pathway_kinds import PathwayReweighting, betas
 from anchorscope.detect.tables import detectors_table
 from anchorscope.errors import UserError
@@ -79,11 +78,10 @@ def test_mop_keeps_how_often_each_pathway_is_wrong():
 def test_where_reweighting_says_nothing_pr_is_the_single_probe():
     made = plain(n=180, layers=1, width=4)
     rng = np.random.default_rng(1)
-    states = {f"reweight{sign}1.0": rng.standard_normal((180, 1, 4)) for sign in "+-"}
-    bank = {(name, 1): rows[:, 0] for name, rows in states.items()}
-    bank |= {(name, 1): made.layer(name, 1) for name in ("clean", "knockout")}
-    made = replace(made, bank=Arrays(bank, layers=1))
-    fitted, probe = PathwayReweighting().fit(made), SingleProbe().fit(made)
+    states = {(f"reweight{sign}1.0", 1): rng.standard_normal((180, 4)) for sign in "+-"}
+    states |= {(name, 1): made.layer(name, 1) for name in ("clean", "knockout")}
+    made = replace(made, bank=Arrays(states, layers=1))
+    fitted, probe = PathwayReweighting().fit(made), Probes().fit(made)
     assert fitted.beta_ == 0
     assert fitted.inner_auroc_ == pytest.approx(probe.inner_auroc_, abs=0.02)
     assert fitted.decision_function(made) == pytest.approx(probe.decision_function(made), abs=1e-3)
@@ -159,16 +157,6 @@ def test_two_independent_scores_are_better_than_either_as_theory_says():
     assert found["auto"] == found["combined"]
 
 
-def test_several_datasets_are_held_out_as_a_whole():
-    parts = [two_sources(n=90, name=name, seed=n) for n, name in enumerate("abc")]
-    both = join(parts)
-    assert both.apart().inner.tolist() == np.repeat([0, 1, 2], 90).tolist()
-    assert len(np.unique(both.inner[:90])) == 3  # every other detector's folds mix them
-    assert parts[0].apart() is parts[0]
-    few = join([parts[0], material([0] * 30, {"clean": np.zeros((30, 1, 6))}, name="e")])
-    assert few.apart() is few  # without "a" nothing of class 1 is left to learn from
-
-
 def test_probes_that_do_not_travel_get_little_weight():
     """Each dataset holds the truth in a direction of its own; log-probability is the same in all.
 
@@ -182,11 +170,6 @@ def test_probes_that_do_not_travel_get_little_weight():
     left_out = table[table["kind"] == "left-out"].groupby("detector")["auroc"].mean()
     assert left_out["probe"] < 0.65
     assert left_out["combined"] > left_out["min-log-prob"] - 0.02
-    by_entity = Combined()
-    both = join(parts[:2])
-    both.memo["apart"] = both
-    trusted = by_entity.fit(both).decision_function(parts[2])
-    assert auroc(parts[2].z, trusted) < left_out["min-log-prob"] - 0.1
 
 
 WORDS = ("Paris", "It is Paris.", "London", "london", "Rome", "I don't know", "Not sure")
@@ -219,27 +202,16 @@ def by_hand(text):
     return -sum(p * math.log(p) for p in shares)
 
 
-def test_semantic_entropy_is_that_of_meanings_assigned_by_hand():
+def test_scores_of_drawn_answers_are_those_of_meanings_assigned_by_hand():
     world = drawn_world()
     counted = make_method("semantic-entropy").decision_function(world)
-    for text, one in zip(world.texts, counted, strict=True):
-        assert one == pytest.approx(by_hand(text))
+    assert counted == pytest.approx([by_hand(text) for text in world.texts])
     assert len({round(v, 6) for v in counted}) > 5
-
-
-def test_self_check_is_the_share_of_answers_with_another_meaning():
-    world = drawn_world()
     score = make_method("self-check").decision_function(world)
     wanted = [np.mean([MEANS[s] != "p" for s in t.sampled.texts]) for t in world.texts]
     assert score == pytest.approx(wanted)
-
-
-def test_answers_are_the_same_either_way_round():
-    assert same_answer("Paris", "The answer is Paris", "Where?")
     assert same_answer("The answer is Paris", "Paris", "Where?")
-    assert not same_answer("Paris", "London", "Where?")
     assert same_answer("I don't know", "", "Where?")
-    assert not same_answer("I don't know", "Paris", "Where?")
     assert not same_answer("👍", "yes", "Is it?")
 
 

@@ -91,8 +91,8 @@ def test_each_kind_of_file_is_read_and_written(places, score, tmp_path, start, e
 
 
 BAD = {
-    "a number": (".jsonl", b'{"question": 5}\n', "It has the `question` '5'"),
-    "no question": (".csv", b"questions\nWho?\n", "Row 1 of in.csv cannot be read. It"),
+    "a number": (".jsonl", b'{"question": 5}\n', "Given: the `question` '5'"),
+    "no question": (".csv", b"questions\nWho?\n", "in.csv cannot be read. Given: no prompt"),
     "a number as the answer": (".jsonl", b'{"question": "a", "answer": 5}', "the `answer` '5'."),
     "not UTF-8": (".jsonl", '{"question": "Où?"}'.encode("latin-1"), "could not be read as"),
     "no JSON": (".jsonl", b"Who?\n", "row 1 is no JSON"),
@@ -126,13 +126,13 @@ def test_an_output_that_cannot_be_written_is_refused_before_scoring(score, tmp_p
         assert not out.exists()
 
 
-def test_a_rows_own_fields_are_kept_beside_new_ones_with_a_prefix(score, tmp_path):
-    file = write(tmp_path / "in.jsonl", [{"question": "Who?", "score": 3, "note": float("nan")}])
-    code, printed, error = score(file, "--prefix", "wrong_")
+def test_a_rows_own_fields_are_kept_beside_new_ones(score, tmp_path):
+    file = write(tmp_path / "in.jsonl", [{"question": "Who?", "mark": 3, "note": float("nan")}])
+    code, printed, error = score(file)
     assert code == 0, error
     row = json.loads(printed)
-    assert row["score"] == 3 and row["note"] is None
-    assert {"wrong_score", "wrong_probability", "answer"} <= set(row)
+    assert row["mark"] == 3 and row["note"] is None
+    assert {"score", "probability", "answer"} <= set(row)
 
 
 CITIES = ["Rome", "Paris", "Lyon", "Oslo", "Kanpur", "India", "Hamlet", "Shakespeare"]
@@ -157,7 +157,7 @@ def test_own_rows_are_read_in_one_pass_learnt_from_and_scored(cli, place):
     home, model, rows = place
     where = ["--model", home / "model", "--device", "cpu", "--dtype", "float32"]
     code, _, error = cli("detect", "collect", "--answers", home / "log.jsonl", *where,
-                         "--out", home / "run")  # fmt: skip
+                         "--samples", 2, "--out", home / "run")  # fmt: skip
     assert code == 0, error
     run = RunView.open(home / "run", collected_ok=True)
     assert [s.verdict for s in run.answers[:4]] == ["right", "wrong", "right", "wrong"]
@@ -182,6 +182,15 @@ def test_own_rows_are_read_in_one_pass_learnt_from_and_scored(cli, place):
     done = [json.loads(line) for line in (home / "out.jsonl").read_text().splitlines()]
     assert [row["answer_entity"] for row in done] == CITIES[:3]
     assert all(row["outcome"] in ("right", "wrong", "cannot say") for row in done)
+    draws = ["detect", "train", home / "run", "--out", home / "drawing", "--folds", 3]
+    code, printed, error = cli(*draws, "--method", "self-check")
+    assert code == 0, error
+    assert "Draws 2 answers beside each that it scores" in " ".join(printed.split())
+    score[2] = home / "drawing"
+    code, _, error = cli(*score, "--device", "cpu", "--out", home / "drawn.jsonl")
+    assert code == 0, error
+    drawn = [json.loads(line) for line in (home / "drawn.jsonl").read_text().splitlines()]
+    assert all(row["score"] in (0, 0.5, 1) for row in drawn)
     code, _, error = cli("detect", "score", home / "detector", "--question", "Who?",
                             "--model", home / "model", "--device", "cpu")  # fmt: skip
     assert code != 0 and "trained on given prompts" in error
@@ -190,12 +199,10 @@ def test_own_rows_are_read_in_one_pass_learnt_from_and_scored(cli, place):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"answer": "a", "label": 1}, "no prompt"),
         (
             {"prompt": "p", "question": "q", "answer": "a", "label": 1},
             "the `question` 'q' and the `prompt`",
         ),
-        ({"prompt": "p", "answer": 5, "label": 1}, "the `answer` '5'"),
         ({"prompt": "p", "answer": "a", "label": "maybe"}, "the `label` 'maybe'"),
         ({"messages": [{"role": "x", "content": "q"}], "answer": "a", "label": 1}, "`role`"),
     ],

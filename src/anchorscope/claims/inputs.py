@@ -92,7 +92,7 @@ class ClaimInputs:
         found: dict[Any, pd.DataFrame] = {}
         found.update(iter(self.pathways.groupby(["dataset", "mode"], sort=False)))
         none = self.pathways.iloc[:0]
-        return {(d, mode): found.get((d, mode), none) for d in self.titles for mode in MODES}
+        return {(name, mode): none for name in self.titles for mode in MODES} | found
 
     def _curves(self, dataset: str, mode: Mode) -> Curves:
         """The mean effects by layer, and of each resample; NaN where a group has too few."""

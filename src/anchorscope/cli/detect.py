@@ -54,7 +54,8 @@ def evaluate(
     folds: Folds = 5,
     seed: Seed = 0,
     resamples: Annotated[
-        int | None, option("Bootstrap resamples; default: as many as the comparisons need.")
+        int | None,
+        option("Bootstrap resamples; default: as many as the comparisons need.", min=100),
     ] = None,
 ) -> None:
     """Write the table of every detector, with random and entity-disjoint folds side by side."""
@@ -146,7 +147,6 @@ def score(
     out: Annotated[
         Path | None, option("File to write, .jsonl, .csv or .parquet; default: print JSON lines.")
     ] = None,
-    prefix: Annotated[str, option("A prefix for the names of the new fields.")] = "",
     model: DetectorModel = None,
     before: Annotated[
         bool, flag("--before", "Score the question alone, before it is answered.")
@@ -180,7 +180,7 @@ def score(
     else:
         rows = [{"question": question, "answer": answer}]
         exchanges = [Exchange(question=str(question), answer=answer)]
-    check_names(rows, Warned if before else Scored, prefix)
+    check_names(rows, Warned if before else Scored)
     if out is not None:
         check_out(out, rows)
     loaded, questions = Detector.load(detector), [one.question for one in exchanges]
@@ -193,7 +193,7 @@ def score(
             scored = loaded.score(lm, questions, answer=answers, dataset=as_dataset, progress=bar)
         else:
             scored = loaded.score_answers(lm, exchanges, dataset=as_dataset, progress=bar)
-    done = [with_score(row, one, prefix) for row, one in zip(rows, scored, strict=True)]
+    done = [with_score(row, one) for row, one in zip(rows, scored, strict=True)]
     if out is None:
         echo("\n".join(map(json_line, done)))
         return

@@ -90,16 +90,14 @@ def locate_answer(
     return LocatedAnswer(question=question, answer=answer, entities=tuple(found))
 
 
-def unknown_answer(
-    text: str, ids: Sequence[int], number: int, *, log_prob: float = np.nan
-) -> Answer:
-    """An answer whose token probabilities are not known, or all the same."""
+def unknown_answer(text: str, ids: Sequence[int], number: int) -> Answer:
+    """An answer whose token probabilities are not known."""
     return Answer(
         id=str(number),
         text=text.strip(),
         token_ids=tuple(ids),
-        log_probs=(log_prob,) * len(ids),
-        first_entropy=-log_prob,
+        log_probs=(np.nan,) * len(ids),
+        first_entropy=np.nan,
         finished=True,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -129,37 +129,6 @@ class Promise:
         )
 
 
-class Cut(NamedTuple):
-    """Where the probability is cut, and between which probabilities that is left open."""
-
-    threshold: float
-    band: tuple[float, float]
-    promise: Promise | None
-    cannot_say: float  # share of held-out training answers
-
-
-def choose_cut(
-    held_out: np.ndarray,
-    z: np.ndarray,
-    *,
-    entity: np.ndarray,
-    seed: int,
-    risk: float | None = None,
-    calibration: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
-) -> Cut:
-    """The best threshold on held-out probabilities, or the one that keeps a promised risk.
-
-    `calibration` has probability, class and entity of the answers that were set aside for it.
-    """
-    threshold, promise = best_threshold(held_out, z), None
-    low, high = threshold_band(held_out, z, entity=entity, seed=seed)
-    if calibration is not None and risk is not None:
-        threshold, promise = risk_threshold(*calibration, risk=risk, cuts=held_out, seed=seed)
-        low, high = threshold, max(threshold, high)
-    unsure = float(np.mean((held_out > low) & (held_out <= high)))
-    return Cut(threshold, (low, high), promise, unsure)
-
-
 def best_threshold(probability: np.ndarray, z: np.ndarray) -> float:
     """The probability above which to flag: where both classes are told apart best.
 
@@ -182,25 +151,12 @@ def threshold_band(
     Between its ends other answers of the same kind would have put the threshold on either side:
     the detector cannot say. Few answers, or a score that hardly sorts them, make it wide.
     """
-    order = np.argsort(-probability, kind="stable")
-    falling = probability[order]
-    drawn = count_blocks(len(z), seed=seed, resamples=_RESAMPLES, entity=entity)
-    best = np.concatenate([_best_places(falling, z[order], times[order]) for times in drawn])
-    cuts = (falling[best] + np.append(falling, 0.0)[best + 1]) / 2
+    blocks = count_blocks(len(z), seed=seed, resamples=_RESAMPLES, entity=entity)
+    draws = [times for block in blocks for times in block.T if 0 < times @ z < times.sum()]
+    cuts = [best_threshold(np.repeat(probability, n), np.repeat(z, n)) for n in draws]
     middle = best_threshold(probability, z)
     low, high = np.quantile(cuts, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return min(float(low), middle), max(float(high), middle)
-
-
-def _best_places(falling: np.ndarray, z: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Find each resample's best cut among the sorted probabilities, [resample]."""
-    drawn = times.astype(np.float64)
-    wrong = np.cumsum(drawn * (z == 1)[:, None], axis=0)
-    right = np.cumsum(drawn * (z == 0)[:, None], axis=0)
-    with np.errstate(invalid="ignore"):
-        parted = wrong / wrong[-1] - right / right[-1]  # [question, resample]
-    last = np.append(np.diff(falling) < 0, True)  # of equal probabilities: all or none
-    return np.argmax(np.where(last[:, None], np.nan_to_num(parted), -1.0), axis=0)
 
 
 def risk_threshold(

@@ -77,18 +77,16 @@ def evaluate(
 def _usable(material: Material, names: Sequence[str], progress: Progress) -> list[str]:
     """The detectors that can be used on the material; a note on those that cannot."""
     check_classes(material.z, dataset=material.name)
-    left_out: dict[str, list[str]] = {}  # by reason
+    usable = []
     for name in names:
         if reason := make_method(name).lacks(material):
-            left_out.setdefault(reason, []).append(name)
-    reasons = [f"{', '.join(alike)} left out, {reason}" for reason, alike in left_out.items()]
-    for sentence in reasons:
-        progress.note(f"{material.name}: {sentence}")
-    usable = [name for name in names if not any(name in alike for alike in left_out.values())]
+            progress.note(f"{material.name}: {name} left out, {reason}")
+        else:
+            usable.append(name)
     if not usable:
         raise UserError(
-            f"None of the detectors can be used on {material.name}: {'; '.join(reasons)}. Take "
-            "others, or answers of `anchorscope detect collect`."
+            f"None of the detectors can be used on {material.name}: {reason}. Take others, or "
+            "answers of `anchorscope detect collect`."
         )
     return usable
 

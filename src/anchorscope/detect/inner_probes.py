@@ -7,7 +7,6 @@ in the material's memo.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -24,24 +23,14 @@ STRENGTHS = (DEFAULT_C / 10, DEFAULT_C, 10 * DEFAULT_C, 100 * DEFAULT_C)
 STEP = 2
 
 
-class Choice(NamedTuple):
-    """The layer (from 1) and strength that held-out training answers favour."""
+def choose(material: Material, *, states: str = "clean") -> tuple[int, float]:
+    """The layer (from 1) and strength C with the highest inner AUROC."""
 
-    layer: int
-    C: float
-    auroc: float  # by layer and C chosen, on held-out training answers
-
-
-def choose(material: Material, *, states: str = "clean") -> Choice:
-    """The layer and C with the highest inner AUROC."""
-
-    def find() -> Choice:
+    def find() -> tuple[int, float]:
         scores = layer_scores(material, states=states)
         layer = max(scores, key=lambda k: scores[k])
         fits = _fit_inner(material, layer, STRENGTHS, states)
-        by_c = {C: auroc(material.z, logits["clean"]) for C, logits in fits.items()}
-        C = max(by_c, key=lambda c: by_c[c])
-        return Choice(layer, C, by_c[C])
+        return layer, max(fits, key=lambda C: auroc(material.z, fits[C]["clean"]))
 
     return material.once(("choice", states), find)
 

@@ -105,7 +105,7 @@ class TokenFeatures(Columns):
         return "the entropy of each token was not kept (collect again)"
 
 
-def _token_statistics(text: Text) -> list[float]:
+def _token_statistics(text: Text) -> list[Any]:
     """Mean, extremes, spread and ends of both, those of E_A, and the number of tokens."""
     both = [np.array(text.log_probs), np.array(text.entropies)]
     exact = list(text.exact_answer)
@@ -148,7 +148,7 @@ class TfIdf(Columns):
 # --- Several drawn answers to one question ---
 
 
-class _OverSamples(Method):
+class OverSamples(Method):
     """A score from the meanings of the answer and of answers that are sampled beside it.
 
     A deployed one samples as many, at the same temperature, for every answer that it scores.
@@ -157,6 +157,10 @@ class _OverSamples(Method):
     learns = False
     saved = ("samples_", "temperature_")
 
+    def __init__(self, name: str, score: Callable[[np.ndarray], float]):
+        self.name = name
+        self.score = score  # of the meaning of the answer, then of each sampled one
+
     def lacks(self, material: Material) -> str:
         if any(text.sampled is None for text in material.texts):
             return "no answers were drawn (detect collect --samples 10)"
@@ -164,7 +168,7 @@ class _OverSamples(Method):
 
     def decision_function(self, material: Material) -> np.ndarray:
         """The score of each answer, [question]."""
-        return np.array([self._score(_meanings(t, t.sampled)) for t in material.texts if t.sampled])
+        return np.array([self.score(_meanings(t, t.sampled)) for t in material.texts if t.sampled])
 
     def cost(self, material: Material) -> tuple[float, float]:
         """The mean passes and milliseconds that sampling took for an answer."""
@@ -177,27 +181,15 @@ class _OverSamples(Method):
         self.samples_ = max(len(one.texts) for one in sampled)
         self.temperature_ = sampled[0].temperature
 
-    def _score(self, meanings: np.ndarray) -> float:
-        """The score from the meaning of the greedy answer, then of each sampled one."""
-        raise NotImplementedError
 
-
-class SemanticEntropy(_OverSamples):
+def semantic_entropy(meanings: np.ndarray) -> float:
     """The entropy, in nats, of what the sampled answers mean."""
-
-    name = "semantic entropy"
-
-    def _score(self, meanings: np.ndarray) -> float:
-        return float(entropy(np.bincount(meanings[1:])))
+    return float(entropy(np.bincount(meanings[1:])))
 
 
-class SelfCheck(_OverSamples):
-    """The share of sampled answers that do not mean what the greedy answer means."""
-
-    name = "self-check"
-
-    def _score(self, meanings: np.ndarray) -> float:
-        return float(np.mean(meanings[1:] != meanings[0]))
+def disagreement(meanings: np.ndarray) -> float:
+    """The share of sampled answers that do not mean what the answer means."""
+    return float(np.mean(meanings[1:] != meanings[0]))
 
 
 def _meanings(text: Text, sampled: SampledAnswers) -> np.ndarray:
@@ -231,13 +223,15 @@ def same_answer(one: str, other: str, question: str) -> bool:
 
 
 class Probes(Method):
-    """The mean logit of `size` linear probes, at the layers of highest inner AUROC."""
+    """The mean logit of `size` linear probes, at the layers of highest inner AUROC.
+
+    Layers and strength are chosen on held-out training answers.
+    """
 
     saved = ("layers_", "C_", "coef_", "intercept_")
-    states = "clean"
 
-    def __init__(self, *, size: int = _LAYERS):
-        self.size = size
+    def __init__(self, name: str = "probe", *, size: int = 1, states: str = "clean"):
+        self.name, self.size, self.states, self.single = name, size, states, size == 1
 
     def lacks(self, material: Material) -> str:
         return "" if material.has(self.states) else f"there are no states of '{self.states}'"
@@ -262,7 +256,7 @@ class Probes(Method):
     def _choose(self, material: Material) -> None:
         scores = layer_scores(material, states=self.states)
         best = sorted(scores, key=lambda layer: -scores[layer])[: self.size]
-        self.layers_, self.C_ = np.array(sorted(best)), choose(material, states=self.states).C
+        self.layers_, self.C_ = np.array(sorted(best)), choose(material, states=self.states)[1]
 
     def _learn(self, material: Material) -> None:
         probes = [
@@ -280,34 +274,6 @@ class Probes(Method):
         return np.mean(logits, axis=0)
 
 
-class SingleProbe(Probes):
-    """One linear probe; layer and strength are chosen on held-out training answers."""
-
-    name = "probe"
-    single = True
-
-    def __init__(self) -> None:
-        super().__init__(size=1)
-
-
-class QuestionOnly(SingleProbe):
-    """A probe at the last question token: what can be known before the answer is written."""
-
-    name = "question-only probe"
-    states = "question-only"
-
-
-class PeerProbe(SingleProbe):
-    """A probe on a second model's states: what any reader of the question could know.
-
-    That a question is hard, or its subject rare, is in both models' states; how far the model's
-    own probe is ahead is what only its own states hold.
-    """
-
-    name = "probe on the peer's states"
-    states = PEER
-
-
 class Combined(Probes):
     """Logistic regression on the probes' held-out logit and minus E_A's lowest log-probability.
 
@@ -317,9 +283,11 @@ class Combined(Probes):
     deserve on questions unlike those they learnt from.
     """
 
-    name = "combined"
     reads_tokens = True
     saved = (*Probes.saved, "weights_", "range_")
+
+    def __init__(self) -> None:
+        super().__init__("combined", size=_LAYERS)
 
     def decision_function(self, material: Material) -> np.ndarray:
         """The log-odds of each answer, [question]."""
@@ -327,7 +295,7 @@ class Combined(Probes):
 
     def _choose(self, material: Material) -> None:
         apart = material.apart()
-        tried = [Probes(), SingleProbe()]  # several layers or the best one alone
+        tried = [Probes(size=_LAYERS), Probes()]  # several layers or the best one alone
         for one in tried:
             one._choose(apart)
         best = max(tried, key=lambda one: auroc(apart.z, one._inner_scores(apart)))
@@ -358,7 +326,7 @@ def fit_weights(scores: np.ndarray, z: np.ndarray) -> np.ndarray:
     mean, spread = scores.mean(axis=0), scores.std(axis=0)
     x = (scores - mean) / np.where(spread > 0, spread, 1.0)
     weights, used = np.zeros(scores.shape[1]), np.arange(scores.shape[1])
-    solver = LogisticRegression(C=1 / (_RIDGE * len(z)), tol=1e-8, max_iter=1000)
+    solver: Any = LogisticRegression(C=1 / (_RIDGE * len(z)), tol=1e-8, max_iter=1000)
     while len(used) and (solver.fit(x[:, used], z).coef_[0] < 0).any():
         used = used[solver.coef_[0] > 0]
     if not len(used):
@@ -386,8 +354,8 @@ METHODS: dict[str, Callable[[], Method]] = {
     ),
     "token-features": TokenFeatures,
     "p-true": lambda: PerAnswer("P(True)", lambda text: 1 - text.p_true, extra_passes=1.0),
-    "semantic-entropy": SemanticEntropy,
-    "self-check": SelfCheck,
+    "semantic-entropy": lambda: OverSamples("semantic entropy", semantic_entropy),
+    "self-check": lambda: OverSamples("self-check", disagreement),
     "length": lambda: Columns(
         "length",
         lambda text: (len(text.log_probs), len(text.answer), len(text.question)),
@@ -397,9 +365,11 @@ METHODS: dict[str, Callable[[], Method]] = {
     "tfidf-question": lambda: TfIdf("question"),
     "tfidf-answer": lambda: TfIdf("answer"),
     "tfidf-both": lambda: TfIdf("both"),
-    "question-only": QuestionOnly,
-    PEER: PeerProbe,
-    "probe": SingleProbe,
+    # At the last question token: what can be known before the answer is written.
+    "question-only": lambda: Probes("question-only probe", states="question-only"),
+    # On a second model's states: what any reader of the question could know.
+    PEER: lambda: Probes("probe on the peer's states", states=PEER),
+    "probe": Probes,
     "combined": Combined,
     "mop": MixtureOfProbes,
     "pr": PathwayReweighting,

@@ -45,7 +45,7 @@ class _ByPathway(Method):
         return f"layer {self.layer_}, C {self.C_}"
 
     def _choose(self, material: Material) -> None:
-        self.layer_, self.C_, _ = choose(material)
+        self.layer_, self.C_ = choose(material)
         # Of equals the first is taken: no β, and the probe's own strength.
         self._choose_value("beta_", (0.0, *(betas(material) if self.reweighted else ())), material)
         self._choose_value("C_", (self.C_, *STRENGTHS), material)

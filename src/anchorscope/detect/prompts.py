@@ -55,9 +55,9 @@ class Exchange:
         if len(given) != 1 or not whole or not isinstance(self.answer, str | None):
             found = [f"the `{name}` {short(str(value))}" for name, value in given]
             raise UserError(
-                f"It has {' and '.join(found) or 'no prompt'} and the `answer` "
-                f"{short(str(self.answer))}. One of `question`, `messages` and `prompt` is needed, "
-                "and an `answer`; question, prompt and answer are texts."
+                f"Given: {' and '.join(found) or 'no prompt'}, and the `answer` "
+                f"{short(str(self.answer))}. An exchange needs one of `question`, `messages` and "
+                "`prompt`, and an `answer`; question, prompt and answer are texts."
             )
         for turn in self.messages:
             if turn.get("role") not in ROLES or not isinstance(turn.get("content"), str):

@@ -20,7 +20,6 @@ from anchorscope.engine.decode import (
     Prefix,
     Sampling,
     Step,
-    Trunk,
     grow_trunk,
     states_bytes,
 )
@@ -237,17 +236,37 @@ def _read(
             Row(n, CLEAN, (), ids, tuple(range(start, start + len(ids))), range(0))
             for n, start, ids in starts
         ]
-        part = [answers[n] for n in numbers]
-        later, read = _read_rows(lease, grown.trunk, rows, part, head=first is not None)
-        counts = [len(one.entities) for one in part]
-        states |= dict(zip(numbers, read.split(counts), strict=True))
-        for n, log_probs in zip(numbers, later, strict=True):
-            if first is not None:
-                one = answers[n]
-                own = (float(first[n][one.answer.token_ids[0]]), *log_probs)
-                entropy = float(-(first[n].exp() * first[n]).nan_to_num(0.0).sum())
-                answer = replace(one.answer, log_probs=own, first_entropy=entropy)
-                answers[n] = replace(one, answer=answer)
+        tokens, layout, memory = lay_out(lease, grown.trunk, rows)
+        places = [
+            (row, len(ids) - 1 - entity.tokens[-1])
+            for row, (n, _, ids) in enumerate(starts)
+            for entity in answers[n].entities
+        ]
+        place = torch.tensor(places, device=tokens.device, dtype=torch.int64).reshape(-1, 2)
+        # A token's logits are those of the token after it, so the last one of a row needs none.
+        needed = torch.ones(len(layout.place), dtype=torch.bool, device=tokens.device)
+        needed[layout.last()] = False
+        before = needed.nonzero()[:, 0]
+        read = lease.run(
+            tokens, layout, memory, head=first is not None and len(before) > 0, logits_at=before,
+            states_at=layout.token_back(place[:, 0], place[:, 1]),
+        )  # fmt: skip
+        assert read.extra is not None
+        counts = [len(answers[n].entities) for n in numbers]
+        states |= dict(zip(numbers, read.extra.split(counts), strict=True))
+        if first is None:
+            continue
+        later: list[list[float]] = [[] for _ in numbers]
+        if read.logits is not None:
+            logits = read.logits.float()
+            chosen = torch.tensor([i for row in rows for i in row.ids[1:]], device=logits.device)
+            found = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(dim=1)
+            later = [part.tolist() for part in found.split([len(row.ids) - 1 for row in rows])]
+        for (n, _, ids), log_probs in zip(starts, later, strict=True):
+            entropy = float(-(first[n].exp() * first[n]).nan_to_num(0.0).sum())
+            own = (float(first[n][ids[0]]), *log_probs)
+            answer = replace(answers[n].answer, log_probs=own, first_entropy=entropy)
+            answers[n] = replace(answers[n], answer=answer)
     empty = grown.last.states[:0]  # an answer without tokens has nothing of its own
     return answers, torch.cat([empty, *(states[n] for n in sorted(states))])
 
@@ -262,37 +281,3 @@ def _within(limit: int | None, tokens: Sequence[int]) -> Iterator[list[int]]:
         batch.append(number)
     if batch:
         yield batch
-
-
-def _read_rows(
-    lease: Lease,
-    trunk: Trunk,
-    rows: Sequence[Row],
-    answers: Sequence[LocatedAnswer],
-    *,
-    head: bool,
-) -> tuple[list[list[float]], Tensor]:
-    """The log-probabilities of all tokens but the first, by answer, and the states at E_A."""
-    tokens, layout, memory = lay_out(lease, trunk, rows)
-    places = [
-        (n, len(one.answer.token_ids) - 1 - entity.tokens[-1])
-        for n, one in enumerate(answers)
-        for entity in one.entities
-    ]
-    place = torch.tensor(places, device=tokens.device, dtype=torch.int64).reshape(-1, 2)
-    # A token's logits are those of the token after it, so the last one of a row needs none.
-    needed = torch.ones(len(layout.place), dtype=torch.bool, device=tokens.device)
-    needed[layout.last()] = False
-    before = needed.nonzero()[:, 0]
-    read = lease.run(
-        tokens, layout, memory, head=head and len(before) > 0, logits_at=before,
-        states_at=layout.token_back(place[:, 0], place[:, 1]),
-    )  # fmt: skip
-    assert read.extra is not None
-    later = [row.ids[1:] for row in rows]
-    if read.logits is None:
-        return [[] for _ in later], read.extra
-    logits = read.logits.float()
-    chosen = torch.tensor([i for ids in later for i in ids], device=logits.device)
-    own = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(dim=1)
-    return [part.tolist() for part in own.split([len(ids) for ids in later])], read.extra

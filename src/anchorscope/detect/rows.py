@@ -94,22 +94,20 @@ def is_right(label: Any, where: str) -> bool:
 # --- Rows with their scores ---
 
 
-def check_names(rows: Sequence[Fields], kind: type, prefix: str) -> None:
+def check_names(rows: Sequence[Fields], kind: type) -> None:
     """Raise a UserError where a row has a field that a score of this class would write over."""
-    new = {prefix + field.name for field in fields(kind) if field.name not in _INPUT}
-    taken = sorted({name for row in rows for name in row} & new)
-    if taken:
+    new = {field.name for field in fields(kind)} - set(_INPUT)
+    if taken := sorted({name for row in rows for name in row} & new):
         raise UserError(
-            f"The rows have fields of their own called {', '.join(taken)}. Rename them, or give "
-            "--prefix WORD, which is put in front of the new fields' names."
+            f"The rows have fields of their own called {', '.join(taken)}. Rename them."
         )
 
 
-def with_score(row: Fields, scored: Any, prefix: str = "") -> Fields:
+def with_score(row: Fields, scored: Any) -> Fields:
     """The row with the fields of its score (a dataclass); what was given stays as it was."""
     own = {name: value for name, value in row.items() if name != "answer" or value is not None}
-    new = {n if n in _INPUT else prefix + n: value for n, value in asdict(scored).items()}
-    return plain({name: new[name] for name in new if name not in ("question", *own)} | own)
+    new = asdict(scored)
+    return plain(own | {name: new[name] for name in new if name not in ("question", *own)})
 
 
 def plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from anchorscope.detect.calibration import Isotonic, Platt, best_threshold
 from anchorscope.detect.inner_probes import choose, inner_logits, pathway_groups
-from anchorscope.detect.kinds import QuestionOnly
+from anchorscope.detect.kinds import METHODS, Probes
 from anchorscope.detect.material import Material
 from anchorscope.detect.pathway_kinds import linear
 from anchorscope.parallel import in_parallel
@@ -77,7 +77,7 @@ def learn_distance(
     material: Material, *, states: str = "clean", layer: int | None = None
 ) -> Distance:
     """The distance from these answers at the layer of the single probe, or the one given."""
-    layer = choose(material, states=states).layer if layer is None else layer
+    layer = choose(material, states=states)[0] if layer is None else layer
     x = material.layer(states, layer).astype(np.float64)
 
     def fit(x: np.ndarray, seen: np.ndarray) -> Distance:
@@ -155,7 +155,7 @@ def learn_beliefs(material: Material) -> Beliefs:
         return coef, float(line.slope * fitted.intercept_[0] + line.intercept)
 
     probes = in_parallel(probe, range(1, material.bank.layers + 1))
-    layer, C, _ = choose(material)
+    layer, C = choose(material)
     gate: dict[str, Any] = {}
     if material.has("knockout"):
         groups = pathway_groups(material, layer, C=C)
@@ -191,9 +191,10 @@ class PreAnswerProbe:
 
 def learn_pre_answer(material: Material, evaluation: dict[str, Any]) -> PreAnswerProbe | None:
     """The probe, trained on the material of a detector; None without the states it reads."""
-    probe = QuestionOnly()
+    probe = METHODS["question-only"]()
     if probe.lacks(material):
         return None
+    assert isinstance(probe, Probes)
     probe.fit(material)
     held_out, (layer,) = probe.calibration_.probability(probe.inner_scores_), probe.layers()
     return PreAnswerProbe(

@@ -14,10 +14,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anchorscope.detect.calibration import Calibration, Isotonic, Platt, choose_cut
+from anchorscope.detect.calibration import (
+    Calibration,
+    Isotonic,
+    Platt,
+    best_threshold,
+    risk_threshold,
+    threshold_band,
+)
 from anchorscope.detect.evaluate import Trial, fit_and_score
 from anchorscope.detect.inner_probes import choose, layer_scores
-from anchorscope.detect.kinds import AUTO, DEPLOYED, QuestionOnly, fit_all, make_method
+from anchorscope.detect.kinds import AUTO, DEPLOYED, fit_all, make_method
 from anchorscope.detect.material import Material, from_run, join, surfaces_of
 from anchorscope.detect.prompts import Example
 from anchorscope.detect.side_probes import FAR, learn_beliefs, learn_distance, learn_pre_answer
@@ -135,23 +142,23 @@ def train(
     kind = Isotonic if calibration == "isotonic" else Platt
     line = fitted.calibration_ = kind.fit(fitted.inner_scores_, learn_from.z)
     progress.advance()
-    distance, held = learn_distance(learn_from), None
-    if aside is not None:
+    held_out, distance = line.probability(fitted.inner_scores_), learn_distance(learn_from)
+    threshold, promise = best_threshold(held_out, learn_from.z), None
+    entity = np.array(learn_from.entities)
+    low, high = threshold_band(held_out, learn_from.z, entity=entity, seed=plain.seed)
+    if aside is not None and risk is not None:
         probability = line.probability(fitted.decision_function(aside))
         far = distance.place(aside.layer("clean", distance.layer)) >= FAR
-        held = np.where(far, np.inf, probability), aside.z, np.array(aside.entities)
-    cut = choose_cut(
-        line.probability(fitted.inner_scores_),
-        learn_from.z,
-        entity=np.array(learn_from.entities),
-        seed=plain.seed,
-        risk=risk,
-        calibration=held,
-    )
+        threshold, promise = risk_threshold(
+            np.where(far, np.inf, probability), aside.z, np.array(aside.entities),
+            risk=risk, cuts=held_out, seed=plain.seed,
+        )  # fmt: skip
+        low, high = threshold, max(threshold, high)
     progress.advance()
-    by_surface, forms = _by_surface(scores[scores["detector"] == method], cut.threshold)
+    by_surface, forms = _by_surface(scores[scores["detector"] == method], threshold)
     evaluation = {key: _json_value(numbers[method][key]) for key in _EVALUATION}
     question = numbers.get("question-only", {})
+    unsure = float(np.mean((held_out > low) & (held_out <= high)))
     given = bool(run.info.get("given_prompts"))
     found = {
         "name": fitted.short_name,
@@ -163,17 +170,21 @@ def train(
             "max_tokens": run.config.get("max_tokens", 16),
             "finder": run.config.get("finder", "auto"),
         },
-        "examples": () if given else tuple(_examples(run, names)),
-        "threshold": cut.threshold,
-        "band": cut.band,
-        "promise": cut.promise,
+        "examples": tuple(
+            Example(question=s.question.text, prompt_ids=s.prompt_ids, dataset=name)
+            for name in (() if given else names)
+            for s in [s for s in run.answers if s.question.dataset == name and s.usable][:EXAMPLES]
+        ),
+        "threshold": threshold,
+        "band": (low, high),
+        "promise": promise,
         "forms": forms,
         "calibrated_on": (
             f"{calibration} calibration on held-out scores of {len(plain)} answers of "
             f"{', '.join(names)} by {run.model_name}, folds disjoint by entity"
         ),
         "trained_on": {"datasets": names, "answers": len(plain), "wrong": int(plain.z.sum())},
-        "evaluation": evaluation | by_surface | {"cannot_say": cut.cannot_say},
+        "evaluation": evaluation | by_surface | {"cannot_say": unsure},
         "beliefs": learn_beliefs(plain),
         "distance": distance,
         "pre_answer": learn_pre_answer(
@@ -182,15 +193,6 @@ def train(
     }
     progress.advance()
     return found
-
-
-def _examples(run: RunView, names: Sequence[str]) -> list[Example]:
-    """The first questions with usable answers of each dataset, and the tokens of their prompts."""
-    return [
-        Example(question=s.question.text, prompt_ids=s.prompt_ids, dataset=name)
-        for name in names
-        for s in [s for s in run.answers if s.question.dataset == name and s.usable][:EXAMPLES]
-    ]
 
 
 def _held_out_scores(
@@ -206,7 +208,7 @@ def _held_out_scores(
         learn, held = answers.take(fold != n, seed=seed), answers.take(fold == n)
         tests.append(Trial(learn.to_learn_from(), held.every, fold=n))
         names.append([method])
-        if not QuestionOnly().lacks(answers.plain):
+        if not make_method("question-only").lacks(answers.plain):
             tests.append(Trial(learn.plain, held.plain, fold=n))
             names.append(["question-only"])
     progress.start(f"folds on {answers.plain.name}", len(tests))
@@ -223,7 +225,8 @@ def _by_surface(
     base = np.array([id.removesuffix(f"#{form}") if form else id for id, form in pairs])
     read = scores[np.isin(base, base[(scores["surface"] != "").to_numpy()])]
     areas, flagged = {}, {}
-    for form, rows in read.groupby("surface", sort=False):
+    groups: Any = read.groupby("surface", sort=False)
+    for form, rows in groups:
         z, probability = rows["z"].to_numpy(), rows["probability"].to_numpy(dtype=float)
         areas[form or "as-written"] = float(auroc(z, probability))
         flagged[form or "as-written"] = float(np.mean(probability[z == 0] > threshold))

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import transformers
 from filelock import FileLock
 from gguf import GGUFReader
 from tokenizers import processors
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from anchorscope.errors import UserError
 from anchorscope.models.locate import file_hash, folder_of
@@ -88,15 +89,15 @@ def _convert(path: Path, folder: Path) -> None:
     # The header first: a file that is cut off, or no GGUF file, fails at once.
     header = read_header(path)
     where: dict[str, Any] = {"gguf_file": path.name, "trust_remote_code": False}
+    # transformers before 5.18 unpacks every weight by default, and has no such config.
+    packing = getattr(transformers, "GgufConfig", None)
+    unpacked = {} if packing is None else {"quantization_config": packing(dequantize=True)}
     # transformers' bar over the tensors cannot be turned off; warnings go through logging, which
     # holds the real stderr.
     with redirect_stderr(io.StringIO()):
         # float16 holds a dequantised weight to 2^-11 of itself; bfloat16 would only to 2^-8.
         lm = AutoModelForCausalLM.from_pretrained(
-            path.parent,
-            dtype=torch.float16,
-            quantization_config=GgufConfig(dequantize=True),
-            **where,
+            path.parent, dtype=torch.float16, **unpacked, **where
         )
     lm.generation_config.eos_token_id = list(header.ends) or None
     lm.save_pretrained(folder)

@@ -223,7 +223,7 @@ class _Row:
     def end(self) -> tuple[str, tuple[int, ...], bool]:
         """Text and tokens up to the first stop or the most tokens, and whether the answer ended."""
         if self.ask.given:
-            return self.ask.exchange.answer, (), True
+            return self.ask.exchange.answer or "", (), True
         ids = self.answer.token_ids[: self.ask.most]
         text, stopped = _cut(self._decode(ids), self.ask.stops)
         while stopped and _cut(self._decode(ids[:-1]), self.ask.stops)[1]:
