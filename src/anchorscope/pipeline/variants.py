@@ -254,7 +254,7 @@ def table_of(rows: Sequence[Row]) -> pd.DataFrame:
     table["finding"] = draws["finding"].agg(lambda found: Counter(found).most_common(1)[0][0])
     table = table.reset_index()
     first = table.loc[table["variant"] == AS_RUN]
-    own = dict(zip(first["dataset"], first["finding"], strict=True))
+    own = first.set_index("dataset")["finding"]
     table["agrees"] = table["finding"] == table["dataset"].map(own)
     columns = list(table_columns.ROBUST)
     return table.reindex(columns=columns).astype({"layer": "Int64", "n": "Int64"})

@@ -46,8 +46,8 @@ class Ask:
     @property
     def characters(self) -> int:
         """The length of the prompt, or of the answer if that is longer."""
-        one = self.exchange
-        return max(len(one.prompt) + sum(len(m["content"]) for m in one.messages), len(one.answer))
+        one, answer = self.exchange, self.exchange.answer or ""
+        return max(len(one.prompt) + sum(len(m["content"]) for m in one.messages), len(answer))
 
 
 # --- Requests ---

@@ -73,7 +73,7 @@ def detector_sentences(detector: Detector) -> str:
     """Describe a trained detector's accuracy, threshold and promise in a few lines."""
     numbers, data = detector.evaluation, detector.trained_on
     surfaces = [key.removeprefix("auroc ") for key in numbers if key.startswith("auroc ")]
-    low, high = detector.band
+    low, high = detector.band or (detector.threshold, detector.threshold)
     lines = [
         f"{detector.method.name}: AUROC {numbers['auroc']:.3f} [{numbers['auroc_low']:.3f}, "
         f"{numbers['auroc_high']:.3f}] on unseen entities, from {data['answers']} answers "
