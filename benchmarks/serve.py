@@ -39,7 +39,7 @@ from anchorscope.run_folder.identity import weights_hash
 from anchorscope.serve.app import Limits, serve_app
 from anchorscope.serve.protocol import Ask, Written
 from anchorscope.serve.served import Send, Served
-from anchorscope.web import Server, bind, hosts_of, start_listening
+from anchorscope.web.server import Server, bind, hosts_of, start_listening
 
 MAX_TOKENS = 16
 

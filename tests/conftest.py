@@ -88,7 +88,7 @@ def app_state(tmp_path_factory: pytest.TempPathFactory):
     """The app's state of a tiny model whose answers are hostile text, over a run of its own."""
     from kit.inspection_fixture import hostile_model, make_inspected
 
-    from anchorscope.app import AppState
+    from anchorscope.app.page import AppState
     from anchorscope.run_folder.view import RunView
 
     model = hostile_model()

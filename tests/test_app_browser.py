@@ -10,8 +10,8 @@ from kit.explore_browser import CHROMIUM, Heard
 from kit.explore_fixture import IMAGE, START, TURNED
 from kit.web_server import app_here
 
-from anchorscope import app
-from anchorscope.app import AppState, Step
+from anchorscope.app import page as app
+from anchorscope.app.page import AppState, Step
 from anchorscope.inspection.choices import Choices
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

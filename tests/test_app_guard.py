@@ -9,7 +9,7 @@ import socket
 import pytest
 from kit.web_server import app_here, send
 
-from anchorscope.web import bind, start_listening
+from anchorscope.web.server import bind, start_listening
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from anchorscope.run_folder.manifest import read_listing, read_markers
 from anchorscope.run_folder.remote import Remote
 from anchorscope.show.explore.page import write_view
 from anchorscope.show.report import page
-from anchorscope.web import Access, Guard
+from anchorscope.web.server import Access, Guard
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(Path(anchorscope.__file__).parent.rglob("*.py"))

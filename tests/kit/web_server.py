@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from anchorscope.app import AppState, guarded_app
+from anchorscope.app.page import AppState, guarded_app
 from anchorscope.serve.app import Limits, serve_app
 from anchorscope.serve.served import Served
-from anchorscope.web import LOCAL, Guard, Server, bind, hosts_of, start_listening
+from anchorscope.web.server import LOCAL, Guard, Server, bind, hosts_of, start_listening
 
 
 @contextmanager

@@ -54,11 +54,18 @@ def app(
     belief by layer, clean and with any tokens cut. It listens on 127.0.0.1 alone.
     """
     require_packages("app", "app", "fastapi", "uvicorn")
-    from anchorscope.app import USER, AppState, guarded_app, kept_run
+    from anchorscope.app.page import USER, AppState, guarded_app, kept_run
     from anchorscope.cli.show import open_in_browser
     from anchorscope.detect.detector import Detector
     from anchorscope.run_folder.view import RunView
-    from anchorscope.web import LOCAL, Server, bind, check_listener, hosts_of, start_listening
+    from anchorscope.web.server import (
+        LOCAL,
+        Server,
+        bind,
+        check_listener,
+        hosts_of,
+        start_listening,
+    )
 
     if listen in ("0.0.0.0", "::", ""):  # nosec B104: this refuses it
         raise UserError(
@@ -135,7 +142,14 @@ def serve(
     from anchorscope.detect.detector import Detector
     from anchorscope.serve.app import Limits, requests, serve_app
     from anchorscope.serve.served import Served
-    from anchorscope.web import LOCAL, Server, bind, check_listener, hosts_of, start_listening
+    from anchorscope.web.server import (
+        LOCAL,
+        Server,
+        bind,
+        check_listener,
+        hosts_of,
+        start_listening,
+    )
 
     check_listener(listen, api_key, variable=API_KEY, least=16)
     limits = Limits(queue=queue, batch=batch, characters=question_chars, bytes=request_bytes)

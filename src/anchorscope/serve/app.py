@@ -26,7 +26,7 @@ from anchorscope.serve.protocol import (
 )
 from anchorscope.serve.served import Piece, Served
 from anchorscope.serve.worker import Event, Job, Worker
-from anchorscope.web import Access, ApiError, Guard, new_app
+from anchorscope.web.server import Access, ApiError, Guard, new_app
 
 requests = logging.getLogger("anchorscope.requests")  # a line of JSON for each
 _GET = ["GET", "HEAD"]

@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 from anchorscope.detect.prompts import Exchange
 from anchorscope.detect.rows import plain
 from anchorscope.detect.scored import Scored
-from anchorscope.web import ApiError
+from anchorscope.web.server import ApiError
 
 # They ask for answers of another shape, which would be missing without a word.
 _REFUSED = {

@@ -27,7 +27,7 @@ from anchorscope.models.prompts import window_of
 from anchorscope.records import Answer
 from anchorscope.serve.protocol import Ask, Written
 from anchorscope.show.explore.token_texts import piece
-from anchorscope.web import ApiError
+from anchorscope.web.server import ApiError
 
 _HALF = "\ufffd"  # what half a character decodes to
 

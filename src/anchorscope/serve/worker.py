@@ -15,7 +15,7 @@ from anchorscope.errors import UserError
 from anchorscope.serve.metrics import Metrics
 from anchorscope.serve.protocol import Ask, Written
 from anchorscope.serve.served import Piece, Served
-from anchorscope.web import ApiError
+from anchorscope.web.server import ApiError
 
 log = logging.getLogger(__name__)
 Event = Piece | list[Written] | ApiError

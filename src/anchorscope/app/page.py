@@ -33,7 +33,7 @@ from anchorscope.run_folder.remote import cache_folder
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.explore.token_texts import piece
 from anchorscope.show.html import bundle, page_style, render, source_hash, web_file
-from anchorscope.web import Access, ApiError, Guard, new_app
+from anchorscope.web.server import Access, ApiError, Guard, new_app
 
 log = logging.getLogger(__name__)
 # Enough for probes that tell right from wrong answers, and small enough for a first start.
