@@ -287,7 +287,7 @@ def verify_run(path: Path) -> Iterator[Checked]:
         yield Checked(name=name, wrong=wrong, do=REMAKE if wrong else "")
     for file in sorted(p for p in path.rglob("*") if p.is_file()):
         name = file.relative_to(path).as_posix()
-        if name not in {*names, *_UNLISTED} and not name.startswith((f"{MARKERS}/", "view-data/")):
+        if name not in {*names, *_UNLISTED} and not name.startswith(f"{MARKERS}/"):
             note = "not listed: another command or another version wrote it"
             if is_partial(file.name):
                 note = "being written, or left by a killed writer; a later command removes it"
