@@ -96,7 +96,7 @@ def test_the_option_of_a_study_plans_a_model_with_code_and_asks_nothing(
     code, out, error = cli("study", file, "--out", tmp_path, "--plan", "--trust-remote-code")
     assert code == 0, error
     assert not questions_at_terminal and (tmp_path / "seen").exists()
-    assert f"harmless is {with_code}" in " ".join(out.split())
+    assert f"harmless {with_code} 40" in " ".join(out.split())
 
 
 def test_run_json_cannot_have_code_run():
@@ -184,7 +184,7 @@ def test_a_model_that_comes_with_us_is_loaded_by_its_name(cli, tmp_path, deploye
     folder = named_by(deployed, tmp_path / "d", source="bundled")
     code, _, error = cli("detect", "score", folder, "--question", "Who?", "--device", "cpu")
     assert code == 2
-    assert "The detector was made for tiny (4 blocks" in error  # loaded, and held against it
+    assert "The detector was made for tiny in float32 (4 blocks" in error  # it was loaded
 
 
 def test_the_model_that_a_run_names_is_shown_and_not_loaded(cli, tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ RUN = (
     "run", "--model", "model", "--data", ",".join(f"{name}.jsonl" for name in DATA),
     "--verdicts", "verdicts.jsonl", "--limit", "all", "--max-tokens", "4", "--resamples", "100",
     "--fold-seeds", "1", "--folds", "3", "--dtype", "float32", "--device", "cpu", "--prompt",
-    "text", "--shard", "22", "--threads", "1", "--evidence", "none",
+    "text", "--shard", "32", "--threads", "1", "--evidence", "none",
 )  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, draw, verdicts = rivers(tmp_path_factory.mktemp("overlap")), random.Random(0), []
     for name in DATA:
         sounds = [a + b for a in "bcdfglmnprst" for b in "aeiou"]
-        names = ["".join(draw.sample(sounds, 3)) for _ in range(44)]
+        names = ["".join(draw.sample(sounds, 3)) for _ in range(64)]
         rows = [
             {"id": river, "question": f"Where does the river {river.title()} end?",
              "answers": ["sea"], "subject": river.title()}
