@@ -1,4 +1,4 @@
-"""Count answers that differ with the size of a batch: the bundled model in bfloat16."""
+"""Count the bundled model's answers that change with the batch size, in bfloat16."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIZES = (4096, 256)  # tokens of a batch
 
 
 def main() -> None:
-    """Print how many answers differ."""
+    """Print the number of answers that differ between the batch sizes."""
     model = anc.load_model("bundled", device="cpu", dtype="bfloat16")
     questions = anc.load_questions("atlas", limit=96)
     prompts = make_prompts(model, [q.text for q in questions], shots=questions.shots, style="text")

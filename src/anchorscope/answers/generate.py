@@ -25,7 +25,7 @@ from anchorscope.models import Model
 from anchorscope.models.prompts import PromptPart, stop_ids, tokenise
 from anchorscope.records import Answer, Span
 
-_PIECE = 8  # tokens that are decoded together at least
+_PIECE = 8  # the least number of tokens that are decoded together
 _TORN = "\ufffd"  # what a part of a character decodes to
 _BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
 

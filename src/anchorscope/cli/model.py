@@ -117,9 +117,9 @@ def load_named(
 ) -> Model:
     """Load the model of a detector or a run, as the command line names it.
 
-    `facts` are what the detector or run says of its model, `file` where it says so. A name that
-    only the file gives is loaded if it is one of ours: the file's author would otherwise choose
-    what is fetched and loaded here.
+    `facts` describe the model in the detector or run, whose place is `file`. A model that only the
+    file names is loaded if it is one of WEIGHTS: otherwise the file's author would choose what is
+    downloaded and loaded here.
     """
     from anchorscope.models import load_model
 

@@ -28,7 +28,7 @@ RETEST_SHOTS = (
     Shot(question="What is the capital of Greenland?", answer="Nuuk"),
     Shot(question="What country is Salzburg in?", answer="Austria"),
 )
-SHOWN = {"toronto", "portugal", "japan", "oxygen"}  # the shots' entities: not asked about
+SHOWN = {"toronto", "portugal", "japan", "oxygen"}  # the worked examples' entities
 
 
 def make() -> list[Question]:

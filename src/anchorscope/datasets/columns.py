@@ -30,7 +30,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")  # half a character
 
 
 class Columns(NamedTuple):
-    """The columns of a dataset that are read, by our names for them."""
+    """The columns of a dataset to read, by our names for them."""
 
     theirs: Mapping[str, str]
 

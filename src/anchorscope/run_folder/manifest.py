@@ -153,7 +153,7 @@ def check_info(info: Mapping[str, Any], file: Path) -> None:
 
 
 def read_listing(path: Path, info: Mapping[str, Any] | None = None) -> Entries:
-    """Read the files listed in run.json; empty where the run is unfinished or it is unreadable."""
+    """The files listed in run.json, by name; empty for an unfinished or unreadable run.json."""
     if info is None:
         info = {}
         with suppress(OSError, ValueError, RecursionError):

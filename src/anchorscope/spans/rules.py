@@ -46,8 +46,7 @@ LOOK_BACK = 64  # characters
 def rules_spans(text: str) -> tuple[Span, ...]:
     """Mark names, quotations and numbers, or runs of content words where there is no name.
 
-    A number alone does not stop the second way: of "season 6 downton abbey" the number
-    is the least part.
+    A number alone counts as no name: in "season 6 downton abbey" the other words matter more.
     """
     names = [*_quoted(text), *_names(text)]
     numbers = re.finditer(r"\d+(?:[.,]\d+)*(?:[^\W\d_]+)?", text)
@@ -109,7 +108,7 @@ def _capital(text: str, word: re.Match[str]) -> bool:
 
 
 def _content(text: str) -> list[Span]:
-    """The words that are no stop words."""
+    """Find the words that are not stop words."""
     words = WORD.finditer(text)
     return [Span(*w.span()) for w in words if re.sub(r"['’]s$", "", w[0].lower()) not in STOP]
 
