@@ -111,8 +111,8 @@ def plant_law(
 def _displacements(real: RealStates, wrong: np.ndarray, *, whole: bool) -> np.ndarray:
     """Measure each state's displacement under the run's knockout: `whole`, or its noise alone.
 
-    The noise is the difference between knockout and retest, divided by the square root of 2, where
-    a sample has both; else the difference from the mean of its predicted class.
+    The noise is the difference from the displacement in the retest, over the square root of 2;
+    without a retest, the difference from the mean of the predicted class.
     """
     states = real.states
     moved = states["knockout"] - states["clean"]

@@ -72,7 +72,7 @@ class Bench:
             print(f"  {len(self.runs[way])} {way}: {times}", flush=True)
 
     def found(self) -> dict[str, Any]:
-        """Everything that the table and the JSON file say."""
+        """Collect the measurements for the table and the JSON file."""
         job = self.job
         found: dict[str, Any] = {
             "questions": len(job.prompts),

@@ -113,7 +113,7 @@ def answer_offsets(model: Model, answer: Answer) -> list[Span]:
     ends = _decoded_ends(model.tokenizer, answer.token_ids)
     whole = model.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
     lead = len(whole) - len(whole.lstrip())
-    # Half a character decodes to a mark of its own; no token may reach beyond the text.
+    # A part of a character decodes to a replacement mark; no token may reach beyond the text.
     ends = [min(max(end - lead, 0), len(answer.text)) for end in ends]
     starts = [0, *ends][:-1]
     return [Span(min(a, b), b) for a, b in zip(starts, ends, strict=True)]

@@ -94,7 +94,7 @@ def count_verdicts(
 
 
 ALIKE = 0.75  # of the letters in their order, from which two spellings are nearly the same
-SHORT = 3  # letters up to which an accepted answer is easily met by accident
+SHORT = 3  # letters up to which an accepted answer is easily matched by accident
 HEDGES = {"or", "maybe", "perhaps", "probably", "possibly", "either", "likely", "might"}
 _DECLINES = re.compile(
     r"\b(?:(?:do|does|did) ?n[o']?t (?:know|have|recall|remember)|not (?:sure|certain|known)"

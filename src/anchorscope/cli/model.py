@@ -73,7 +73,7 @@ def get(
 
 
 def datasets() -> None:
-    """List the question sets that --data takes by name, and what else it takes.
+    """List the question sets by name, and the other sources that --data accepts.
 
     Example: `anchorscope run --data atlas,popqa --limit 500 --out runs/two`
     """
@@ -93,7 +93,7 @@ def datasets() -> None:
 
 
 def models() -> None:
-    """List the models that --model takes by name, and what else it takes.
+    """List the models by name, and the other sources that --model accepts.
 
     Example: `anchorscope get qwen2.5-0.5b`, then `anchorscope run --model qwen2.5-0.5b`
     """
@@ -125,7 +125,7 @@ def load_named(
 
     source = str(facts.get("source") or facts.get("name") or "bundled")
     if model is None and (source not in WEIGHTS or (facts.get("adapter") and not config.adapter)):
-        revision = None if source in WEIGHTS else facts.get("revision")  # ours are pinned
+        revision = None if source in WEIGHTS else facts.get("revision")  # WEIGHTS are pinned
         named = {"model": source, "revision": revision, "adapter": facts.get("adapter")}
         options = [text for name, given in named.items() if given for text in (f"--{name}", given)]
         raise UserError(

@@ -3,7 +3,7 @@
 The popularity is the population of the city or country asked about; elements have none. The
 entity is the row of the table that holds the fact, so that all questions about one country (its
 capital, its currency, the country of that capital) are in one fold. A question that holds its
-answer ("Mexico City is the capital of which country?") is not asked.
+answer ("Mexico City is the capital of which country?") is left out.
 """
 
 from __future__ import annotations

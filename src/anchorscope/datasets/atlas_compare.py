@@ -2,7 +2,7 @@
 
 Folds are disjoint by entity, and a comparison has two things in it. So things are put into blocks
 by a hash of their key, only things of one block are compared, and the block is the entity: no name
-is ever in two. Each pair is asked about once. A hash decides which of the two comes first. The
+is in two blocks. Each pair has one question. A hash decides which of the two comes first. The
 popularity is the smaller of the two populations; elements have none.
 """
 

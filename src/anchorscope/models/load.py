@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Model:
-    """A causal language model with its tokenizer and the names of its parts."""
+    """A causal language model with its tokenizer and its parts: decoder, blocks, head."""
 
     name: str  # as figures write it
     source: str  # as the user gave it
@@ -86,7 +86,7 @@ def load_model(
         adapter: A PEFT adapter's folder or hub id; it is merged into the weights.
 
     Returns:
-        The model with its tokenizer and the names of its parts.
+        The model with its tokenizer and its parts.
 
     Examples:
         >>> import anchorscope as anc

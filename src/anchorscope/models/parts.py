@@ -15,7 +15,7 @@ from anchorscope.errors import UserError
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a decoder that anchorscope touches."""
+    """The modules of a decoder that anchorscope reads or changes, and its width."""
 
     decoder: nn.Module  # token ids -> last hidden state, without the head
     blocks: tuple[nn.Module, ...]  # block k, counted from 1, is blocks[k - 1]
@@ -84,7 +84,7 @@ def longest_row(lm: nn.Module) -> int | None:
 
 
 def check_row(lm: nn.Module, name: str, tokens: int) -> None:
-    """Raise a UserError where a row of so many tokens would change the angles of others."""
+    """Raise a UserError where a row is long enough to change the rotary angles of others."""
     switch = rotary_switch(lm)
     if switch is not None and tokens > switch:
         raise row_too_long(name, switch, tokens)
@@ -113,5 +113,5 @@ def _switches(module: Any) -> Iterator[int]:
             name = "original_max_position_embeddings"
             yield own.get(name) or getattr(config, name, None) or config.max_position_embeddings
         elif "dynamic" in str(kind):
-            # At exactly its window, transformers keeps what a longer pass has left behind.
+            # At exactly its window, transformers keeps the frequencies of an earlier, longer pass.
             yield module.original_max_seq_len - 1

@@ -148,7 +148,7 @@ def add_samples(
     config: Config | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Add `samples` sampled answers to each question of a finished run, or continue to.
+    """Add `samples` sampled answers to each question of a run, or continue where it stopped.
 
     `model` is the run's own model, loaded; without it, `config` names the model. The name in
     run.json is never loaded, since the folder may come from elsewhere. Returns the folder.

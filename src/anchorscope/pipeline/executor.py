@@ -103,16 +103,16 @@ def _map_here(worker: Worker, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]
         for number, task in enumerate(tasks):
             yield number, task.work(worker)
     except BaseException:
-        with suppress(Exception):  # the first error is the one to raise
+        with suppress(Exception):  # raise the first error
             worker.finish()
         raise
     worker.finish()
 
 
 def _describe_once(run: Run, model: Any) -> Any:
-    """Write the prompt style and shard size to run.json on the first rank; the others wait.
+    """Write the prompt style and shard size to run.json on one rank, while the others wait.
 
-    Ranks may start at the same time, in any order. Returns the model, loaded on the first rank.
+    Ranks may start at the same time, in any order. Returns the model, loaded on that one rank.
     """
     while "prompt" not in run.store.info.get("model", {}):
         with suppress(Busy), run.store.owned():
@@ -301,7 +301,7 @@ class WorkerPool:
             worker.stop()
 
     def _do(self, info: dict[str, Any], task: Task) -> Done:
-        """Run a task on the first free worker; restart a lost worker up to LOST times."""
+        """Run a task on the first free worker; restart a lost worker and run the task again."""
         place = self._idle.get()
         worker = self._workers[place]
         try:

@@ -32,7 +32,7 @@ class Written(NamedTuple):
 
 
 def write_atomic(target: Path, data: bytes | str) -> Path:
-    """Write these bytes or this text to a file atomically; a UserError where the disk refuses."""
+    """Write bytes or text to a file atomically; a UserError where it cannot be written."""
     content = data.encode() if isinstance(data, str) else data
     with disk_errors(target.parent):
         save_atomic(target, lambda file: file.write(content))
@@ -193,7 +193,7 @@ def nearest_existing(folder: Path) -> Path:
 
 
 def check_room(folder: Path, needed: float) -> str:
-    """A sentence about the disk space that a run takes; a UserError where it is not free.
+    """Check the free space for a run; return a sentence about it, or raise a UserError.
 
     What an interrupted run has already written counts as free.
     """

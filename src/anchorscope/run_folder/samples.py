@@ -1,4 +1,4 @@
-"""Samples and the model's own outputs as rows of parquet files, and back."""
+"""Write and read samples and the model's own outputs as parquet files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COUNTED = (*_POSITIONS, "content_tokens")
 
 
 def to_frame(samples: Iterable[Sample]) -> pd.DataFrame:
-    """One row per sample, ready for parquet."""
+    """Convert samples to a table, one row each, ready for parquet."""
     return pd.DataFrame([_row(sample) for sample in samples])
 
 

@@ -1,4 +1,4 @@
-"""The columns of every table of a run, in their order: a contract of writers and readers."""
+"""List the columns of every table of a run, in order, for its writers and readers."""
 
 from __future__ import annotations
 

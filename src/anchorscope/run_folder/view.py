@@ -195,7 +195,7 @@ class RunView:
 
     @property
     def samples(self) -> pd.DataFrame:
-        """samples.parquet: one row for each question."""
+        """The table samples.parquet, one row for each question."""
         return self._samples[0]
 
     @property
@@ -346,7 +346,7 @@ def _require_among(
 
 
 def _senseless(file: Path, why: str) -> UserError:
-    """The error for a table whose content makes no sense."""
+    """Make the error for a table with inconsistent content."""
     return UserError(
         f"'{file}' makes no sense: {why}. Get the folder again, or run its command into a new one."
     )

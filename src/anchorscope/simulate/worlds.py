@@ -46,7 +46,7 @@ import numpy as np
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import Answer, Question, Sample, Span
 
-# Two groups that nothing recorded about a sample explains, and none.
+# Worlds with two groups that no recorded fact of a sample explains, and worlds without.
 TrueWorld = Literal[
     "two-pathways", "to-the-prior", "one-way", "uneven-kinds", "unlabelled-kinds", "one-layer",
 ]  # fmt: skip
@@ -77,7 +77,7 @@ def _field(default: Any, help: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """What is planted: how much, in how many samples, under how much noise."""
+    """The parameters of a simulated world: its effect, the share of samples with it, its noise."""
 
     world: World = _field("two-pathways", "one-mechanism, two-pathways, shift, continuum, ...")
     samples: int = _field(400, "Questions, half of them answered wrong.")
@@ -283,7 +283,7 @@ def simulate_states(truth: Truth) -> Simulated:
 
 
 def samples_of(truth: Truth, world: Simulated) -> list[Sample]:
-    """The samples of a world as a run has them: questions without content, but with all labels."""
+    """Make the samples of a world: placeholder questions and answers, with all labels."""
     return [_sample(truth, world, number) for number in range(truth.samples)]
 
 

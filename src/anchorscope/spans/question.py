@@ -58,8 +58,8 @@ def find_spans(
     """Find the exact question spans of each question with the chosen finder.
 
     `auto` takes the dataset's subjects where it has them, else the rules, else the whole
-    question. Every finder looks for the subject; the words that name the asked-about property
-    belong to E_Q as well, and are found in one way for all of them (`property_spans`).
+    question. Every finder looks for the subject; the words that name the property asked for belong
+    to E_Q as well, and are found in one way for all finders (`property_spans`).
     `generate` is for "model" alone.
     """
     if finder == "auto":

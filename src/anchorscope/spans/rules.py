@@ -82,7 +82,7 @@ def _names(text: str) -> Iterator[Span]:
 
 
 def _closed(run: list[re.Match[str]]) -> Iterator[Span]:
-    """Yield the span of a finished run, without a possessive ending."""
+    """Yield the span of a finished run of words, without a possessive ending."""
     if run:
         stop = run[-1].end() - (2 if re.search(r"['’]s$", run[-1][0]) else 0)
         yield Span(run[0].start(), stop)
@@ -125,7 +125,7 @@ _LONGEST = 2000  # characters of a text in which a property is looked for
 
 
 def property_spans(text: str, subject: Sequence[Span]) -> tuple[Span, ...]:
-    """Find the words that name the asked-about property, outside the subject's spans.
+    """Find the words that name the property asked for, outside the subject's spans.
 
     "What country is Osaka in?" asks for "country", "Who wrote Emma?" for "wrote", "When did the
     Berlin Wall fall?" for "fall". It is the first run of content words behind the question word
