@@ -1,11 +1,11 @@
-"""How well a detector that learnt from short answers reads long ones whose truth is known.
+"""Test a detector trained on short answers on long ones whose truth is known.
 
     anchorscope detect collect --data atlas --limit 800 --out runs/atlas
     anchorscope detect train runs/atlas --out detector
     python benchmarks/detectors.py detector runs/atlas [--answers 60] [--facts 4]
 
-Every answer is a paragraph of facts of atlas about things that the run did not ask about, each
-of them wrong with probability 0.3: the answer to another question of the same kind.
+Every answer is a paragraph of atlas facts about things that are not in the run. Each fact is wrong
+with probability 0.3: it then holds the answer to another question of the same kind.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ASKED = "Tell me a few facts about countries and cities."
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A long answer, and for each of its facts where it is and whether it is wrong."""
+    """A long answer, with the place of each of its facts and whether the fact is wrong."""
 
     text: str
     facts: tuple[tuple[int, int, bool], ...]  # characters of the value that is claimed
@@ -42,7 +42,7 @@ class Paragraph:
 def paragraphs(
     questions: Sequence[Question], count: int, *, facts: int, seed: int = 0
 ) -> list[Paragraph]:
-    """Paragraphs of facts drawn from these questions, some of them wrong."""
+    """Make paragraphs of facts, some of them wrong, from randomly drawn questions."""
     rng = np.random.default_rng(seed)
     usable = [q for q in questions if q.relation in SENTENCES and q.subjects]
     made = []
@@ -66,7 +66,7 @@ def paragraphs(
 
 
 def summary(long: Sequence[Paragraph], scored: Sequence[Scored]) -> list[str]:
-    """AUROC of facts and of whole answers, and how many outcomes were firm."""
+    """Summarise the scores: AUROC of facts and of whole answers, and counts of firm outcomes."""
     fact: list[tuple[bool, float, str]] = []
     for paragraph, one in zip(long, scored, strict=True):
         entities = [span for span in one.spans if span.kind == "entity"]

@@ -1,4 +1,4 @@
-"""Speed and memory at size: the architectures of METHOD's models with random weights on a GPU.
+"""Measure speed and GPU memory on full-size architectures with random weights.
 
     python benchmarks/gpu.py [--models Llama-3.2-1B,Qwen3-8B] [--questions 2048] [--json FILE]
 
@@ -49,13 +49,13 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 class NoTokenizer:
-    """The benchmark works on token ids."""
+    """A placeholder tokenizer: the benchmark works on token ids."""
 
     is_fast = True
 
 
 def build(name: str) -> Model:
-    """A model of the real architecture with random weights, made on the device."""
+    """Build a model of a real architecture with random weights on the device."""
     config = AutoConfig.for_model(**SIZES[name])
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
@@ -69,7 +69,7 @@ def build(name: str) -> Model:
 
 
 def make_prompts(model: Model, count: int) -> list[tuple[int, ...]]:
-    """Random tokens: a prefix that all share, and a question each."""
+    """Make prompts of random tokens: a shared prefix, and a question each."""
     size = model.lm.config.vocab_size
     generator = torch.Generator().manual_seed(0)
     prefix = torch.randint(size, (PREFIX,), generator=generator).tolist()
@@ -88,7 +88,7 @@ def mark(prompt: tuple[int, ...], answer: tuple[int, ...], number: int) -> Token
 
 
 def job(model: Model, prompts: list[tuple[int, ...]], budget: Budget) -> dict[str, float]:
-    """Seconds of each part of the whole job, and the tokens of the knockout."""
+    """Run the job once; return the seconds of each part and the number of knockout tokens."""
     clock, tokens = Clock(), 0
     with Lease(model) as lease:
         prefix = read_prefix(lease, prompts[0][:PREFIX])
@@ -119,7 +119,7 @@ def job(model: Model, prompts: list[tuple[int, ...]], budget: Budget) -> dict[st
 
 
 def product_rate() -> float:
-    """FLOP/s of a large bfloat16 matrix product here and now."""
+    """Measure the FLOP/s of a large bfloat16 matrix product."""
     a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     return 2 * 8192**3 / best_of(lambda: a @ a, 12)
 
@@ -135,11 +135,11 @@ def best_of(work: Callable[[], object], times: int) -> float:
 
 
 def measure(name: str, questions: int, repeats: int) -> dict[str, float]:
-    """The median run of `repeats`, after one to warm up."""
+    """Measure a model: the median of `repeats` runs, after one to warm up."""
     model = build(name)
     prompts = make_prompts(model, questions)
     budget = Budget(BUDGET)
-    job(model, prompts, budget)  # warms up, and finds out how much fits
+    job(model, prompts, budget)  # warms up, and finds the batch size that fits
     torch.cuda.reset_peak_memory_stats()
     runs = [job(model, prompts, budget) for _ in range(repeats)]
     runs.sort(key=lambda run: run["total"])

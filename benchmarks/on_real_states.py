@@ -1,8 +1,8 @@
-"""Semi-synthetic worlds: a law planted on the clean states of a finished run.
+"""Make semi-synthetic worlds: plant a law of the knockout on a finished run's clean states.
 
-States, classes and labels are real; only what a cut does is made up. A cut displaces a state by
-what the run's own cuts displaced other samples of the same predicted class by, and takes the belief
-of the chosen samples away along the direction between the class means.
+States, classes and labels are real; only the effect of a knockout is simulated. It displaces a
+state by the run's own displacement of another sample of the same predicted class, and removes the
+belief of the chosen samples along the direction between the class means.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def plant_law(
     missed: float = 0.3,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """The states of every pass under a planted law; `lost` is the part of a belief that goes."""
+    """Simulate the states of every pass under a planted law; `lost` is the share of belief lost."""
     if law not in LAWS:
         raise unknown("law", law, LAWS)
     rng = np.random.default_rng(seed)
@@ -109,10 +109,10 @@ def plant_law(
 
 
 def _displacements(real: RealStates, wrong: np.ndarray, *, whole: bool) -> np.ndarray:
-    """What the run's knockout does to each state: all of it, or what is not the samples' own.
+    """Measure each state's displacement under the run's knockout: `whole`, or its noise alone.
 
-    Half of the difference between knockout and retest, where a sample has both; else what differs
-    from the mean of its predicted class.
+    The noise is the difference from the displacement in the retest, over the square root of 2;
+    without a retest, the difference from the mean of the predicted class.
     """
     states = real.states
     moved = states["knockout"] - states["clean"]
@@ -129,7 +129,7 @@ def _displacements(real: RealStates, wrong: np.ndarray, *, whole: bool) -> np.nd
 
 
 def _dose(covariates: Covariates, law: Law, share: float, rng: np.random.Generator) -> np.ndarray:
-    """Which samples lose their belief, [question] 0 or 1."""
+    """Choose the samples that lose their belief, [question] 0 or 1."""
     n = len(covariates.prompt_length)
     doses: dict[str, Callable[[], np.ndarray]] = {
         "two-pathways": lambda: rng.random(n) < share,

@@ -1,4 +1,4 @@
-"""The same job by anchorscope, by plain transformers twice, by nnsight and by TransformerLens.
+"""Compare anchorscope's speed with plain transformers, nnsight and TransformerLens.
 
     python benchmarks/peers.py [--questions 128] [--repeats 3] [--only anchorscope,nnsight]
         [--model FOLDER]
@@ -38,7 +38,7 @@ MEMORY = ("loaded_mb", "peak_mb")
 
 
 class Bench:
-    """The runs of every way so far, and what they amount to."""
+    """Run the job in every way, and collect the measurements."""
 
     def __init__(self, given: argparse.Namespace, folder: Path) -> None:
         self.given, self.folder = given, folder
@@ -53,7 +53,7 @@ class Bench:
         self.failed: dict[str, str] = {}
 
     def repeat(self) -> None:
-        """Every way once more, in a process of its own."""
+        """Run every way once more, each in a new process."""
         ways = [way for way in WAYS if way in self.given.only or way == EXPERT]
         for way in (way for way in ways if way not in self.failed):
             runs = self.runs.get(way, [])
@@ -72,7 +72,7 @@ class Bench:
             print(f"  {len(self.runs[way])} {way}: {times}", flush=True)
 
     def found(self) -> dict[str, Any]:
-        """Everything that the table and the JSON file say."""
+        """Collect the measurements for the table and the JSON file."""
         job = self.job
         found: dict[str, Any] = {
             "questions": len(job.prompts),
@@ -96,7 +96,7 @@ class Bench:
         return found
 
     def _compare(self, way: str) -> dict[str, Any]:
-        """How far answers and states are from the expert's, over the questions answered alike."""
+        """Compare answers and states with the expert's, over the questions with equal answers."""
         theirs, ours = (np.load(self.folder / f"{name}-0.npz") for name in (EXPERT, way))
         answers = self.runs[way][0]["answers"] or self.job.answers
         same = [a == b for a, b in zip(answers, self.runs[EXPERT][0]["answers"], strict=True)]
@@ -112,11 +112,11 @@ class Bench:
 
 
 class Failed(Exception):
-    """A process ended badly; the last line of its errors."""
+    """Raised where a process fails, with the last line of its errors."""
 
 
 def _call(python: str, script: str, *words: object) -> None:
-    """Runs a script of this folder; what it says on the way is kept for the error alone."""
+    """Run a script of this folder; raise `Failed` with the last line of its output on an error."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     command = [python, str(HERE / script), *map(str, words)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -128,7 +128,7 @@ def _call(python: str, script: str, *words: object) -> None:
 def _medians(
     runs: dict[str, list[dict[str, Any]]], kind: str, scale: float
 ) -> dict[str, dict[str, float]]:
-    """Median seconds of each part; of the naive way, scaled, with the expert's other parts."""
+    """Median seconds of each part; the naive way's knockout is scaled, its rest the expert's."""
     found = {
         way: {
             part: statistics.median(run[kind][part] for run in own)
@@ -151,7 +151,7 @@ def _weights_mb(job: Any) -> float:
 
 
 def table(found: dict[str, Any]) -> str:
-    """The measurements, a line for each way."""
+    """Format the measurements as a table, one line for each way."""
     unknown = {"total": float("nan")}
     wall, cpu = (found[k].get("anchorscope", unknown)["total"] for k in ("seconds", "cpu_seconds"))
     head = (
@@ -191,7 +191,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def notes(found: dict[str, Any]) -> str:
-    """What the columns mean."""
+    """Explain the columns of the table."""
     lines = [
         f"{found['questions']} questions, {found['with_probe']} with a probe position; "
         f"{found['dtype']} on {found['device']}; weights {found['weights_mb']:.0f} MB; "

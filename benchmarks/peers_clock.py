@@ -1,4 +1,4 @@
-"""Seconds by name: of the wall, and of the processor, which neighbours on the machine do not."""
+"""Measure wall and processor seconds by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class Clock:
-    """Wall and processor seconds by name; a GPU is waited for."""
+    """A clock of wall and processor seconds by name; it waits for the GPU."""
 
     def __init__(self) -> None:
         self.wall: dict[str, float] = defaultdict(float)

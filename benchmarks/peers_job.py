@@ -1,11 +1,11 @@
-"""The job that every way of `peers.py` does, as plain data: tokens, positions and where to stop.
+"""Prepare the job of `peers.py` as plain data: tokens, positions and stop tokens.
 
     python benchmarks/peers_job.py --questions 128 [--model bundled] --out FILE
 
-Everything here is prepared outside the timed part and given to each way alike. The prompts and
-the positions of the subject are anchorscope's; the answers that fix the probe positions are those
-of plain transformers, so that no way is measured against itself but that one. The ways read this
-file without anchorscope, which need not be installed beside them.
+The job is prepared outside the timed part and is the same for each way. The prompts and the
+positions of the subject are anchorscope's; the answers that fix the probe positions are those of
+plain transformers, so that only that way is compared with itself. The ways read this file without
+anchorscope, which need not be installed with them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHOTS, MAX_TOKENS, BATCH = 4, 12, 32
 
 @dataclass(frozen=True)
 class Job:
-    """Prompts to be answered, and the answered rows whose last token's states are asked for."""
+    """The job: prompts to answer, and answered rows at whose last token states are read."""
 
     folder: str  # of the model
     device: str
@@ -33,7 +33,7 @@ class Job:
     exact: list[list[int]]  # E_Q of each prompt: token positions, never the first token
     answers: list[list[int]]  # what plain transformers answers
     asked: list[int]  # the prompts that have a probe position
-    rows: list[list[int]]  # prompt + answer of each of those, up to the probe position
+    rows: list[list[int]]  # prompt + answer of each `asked` prompt, up to the probe position
 
     @property
     def cut(self) -> list[list[int]]:
@@ -57,18 +57,18 @@ class Job:
 
 
 def batches(rows: Sequence[Sequence[int]], size: int = BATCH) -> list[list[int]]:
-    """The numbers of the rows in batches, like lengths together."""
+    """Group row numbers into batches of similar length."""
     order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def until(stop_ids: Sequence[int], line: Sequence[int]) -> list[int]:
-    """The tokens of a line before the first that ends it."""
+    """The tokens of a line before its first stop token."""
     return list(takewhile(lambda token: token not in stop_ids, line))
 
 
 def make_job(questions: int, model_name: str) -> Job:
-    """The job on a model and the atlas questions, answered by plain transformers."""
+    """Make the job for a model from atlas questions, with the answers of plain transformers."""
     from way_transformers_expert import generate, load
 
     from anchorscope import load_model, load_questions
@@ -102,7 +102,7 @@ def make_job(questions: int, model_name: str) -> Job:
 
 
 def _probe(model: Any, question: str, token_ids: list[int]) -> int | None:
-    """The answer token that is the last of E_A; None where no entity is found."""
+    """The number of the answer token at the probe position; None without an entity."""
     from anchorscope.answers.generate import answer_offsets
     from anchorscope.records import Answer
     from anchorscope.spans.answer import answer_span

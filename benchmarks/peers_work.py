@@ -1,4 +1,4 @@
-"""One way of `peers.py`, once, in a process of its own.
+"""Run one way of `peers.py` once, in its own process.
 
     python benchmarks/peers_work.py WAY JOB OUT
 
@@ -24,7 +24,7 @@ from peers_job import Job
 
 
 def work(way: str, job: Job, out: Path) -> None:
-    """Load, warm up on two questions, then do the job against the clock."""
+    """Load the model, warm up on two questions, then time the job and write its results."""
     module = importlib.import_module(f"way_{way}")
     model = module.load(job)
     loaded = resident_mb("VmRSS")
@@ -46,14 +46,14 @@ def work(way: str, job: Job, out: Path) -> None:
 
 
 def peak_mb() -> float:
-    """The most memory this process had: the GPU's where there is one, else what was resident."""
+    """Peak memory of this process: allocated on the GPU if there is one, else resident."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**20
     return resident_mb("VmHWM")
 
 
 def resident_mb(name: str) -> float:
-    """VmRSS, what is resident now, or VmHWM, its peak; where Linux does not say, the peak."""
+    """Resident memory now (VmRSS) or at its peak (VmHWM); outside Linux always the peak."""
     # ru_maxrss would start at the size of the process that started this one.
     status = Path("/proc/self/status")
     if status.exists():
@@ -64,7 +64,7 @@ def resident_mb(name: str) -> float:
 
 
 def lines(module: ModuleType) -> int:
-    """Lines that a user writes for the job, as Python itself would lay them out: no clocks."""
+    """Count the lines of code of a way as `ast.unparse` formats them, without docs and clocks."""
     count = 0
     for function in module.CODE:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))

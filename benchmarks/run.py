@@ -1,13 +1,13 @@
-"""Every stage of a real run, every second of it: a fresh process, the command line, run.json.
+"""Time every stage of a real run, started by the command line in a new process.
 
     python benchmarks/run.py [--out FOLDER] [--like RUN] [-- OPTIONS OF anchorscope run]
 
 For example `python benchmarks/run.py -- --limit 400`. `--like` takes the options of a finished run.
-Printed as a table: the seconds of each stage as run.json has them, what passed before the run
-folder was there (Python, imports, questions), what lies between and after the stages, and the share
-of the stages in which the model reads and writes. The seconds of a stage are those in which the run
-did nothing else, so that they add up; what was done beside the model's reading, on a GPU, has a
-column of its own. Processor seconds are those of the process and of all it started.
+Prints a table: the seconds of each stage from run.json, the time before the run folder exists
+(Python, imports, questions), the time between and after the stages, and the share of the stages in
+which the model reads and writes. A stage counts the seconds in which the run did nothing else, so
+that they add up; work in parallel with the model's reading, on a GPU, has a column of its own.
+Processor seconds are those of the process and of all it started.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pathlib import Path
 
 from anchorscope.config import Config
 
-# Stages in which the model is asked and read; judging and saving on the way count with them.
+# Stages in which the model answers and is read; judging and saving meanwhile count with them.
 MODEL = ("answers and states", "further passes", "evidence", "asked again")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """One run: wall and processor seconds, those until its folder was there, and its stages."""
+    """The times of one run: wall, processor, start (until its folder exists) and stages."""
 
     wall: float
     processor: float
@@ -49,7 +49,7 @@ class Timed:
 
 
 def main() -> None:
-    """Runs and prints the table."""
+    """Time a run and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="where the run stays; otherwise it is deleted")
     parser.add_argument("--like", type=Path, help="a finished run whose options are taken")
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def timed(out: Path, options: list[str]) -> Timed:
-    """One run in a process of its own, into a folder that must not be there yet."""
+    """Time one run in a new process, into a folder that must not exist yet."""
     if out.exists():
         raise SystemExit(f"{out} is there already; a run in it would only be continued.")
     command = [sys.executable, "-m", "anchorscope", "run", *options, "--out", str(out)]
@@ -87,7 +87,7 @@ def timed(out: Path, options: list[str]) -> Timed:
 
 
 def table(run: Timed, options: list[str]) -> str:
-    """The run as a table of Markdown."""
+    """Format the times of a run as a Markdown table."""
     rows = {"start: Python, imports, questions": run.start, **run.stages,
             "between and after the stages": run.between}  # fmt: skip
     lines = [f"`anchorscope run {' '.join(options)}`: {run.about}", "",
@@ -103,7 +103,7 @@ def table(run: Timed, options: list[str]) -> str:
 
 
 def _options_of(run: Path) -> list[str]:
-    """The options of the command line that a finished run's config amounts to."""
+    """Convert a finished run's config to command-line options."""
     config = Config.restore(json.loads((run / "run.json").read_text(encoding="utf-8"))["config"])
     changed = {n: v for n, v in asdict(config).items() if v != getattr(Config, n)}
     options: list[str] = []

@@ -1,13 +1,13 @@
-"""What the detector and streaming cost a server: processor seconds of an answer.
+"""Measure the processor seconds that a detector and streaming add to a served answer.
 
     python benchmarks/serve.py [--model bundled] [--requests 64] [--clients 16] [--repeats 3]
 
-Two servers run in this process on loopback and hold the same model, prompt and queue; the second
-writes the same answers by the same engine and reads nothing from them. Whole answers of both and
-streamed ones of the first take turns, and processor seconds are counted beside the wall's:
-neighbours on the machine change those less. The clients run in the same process and count in all.
-The detector is a probe with beliefs at every layer whose weights are random: they do not change
-what a score costs.
+Two servers run in this process on loopback with the same model, prompt and queue; the second writes
+the same answers with the same engine and does not score them. Whole answers of both and streamed
+ones of the first take turns. Processor seconds are measured beside wall seconds, since other
+processes on the machine change them less. The clients run in the same process and are included.
+The detector is a probe with beliefs at every layer and random weights, which do not change the cost
+of a score.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MAX_TOKENS = 16
 
 
 class Unscored(Served):
-    """The same answers, and nothing is read from their states."""
+    """A server of the same answers without scores."""
 
     def answer(
         self, asks: Sequence[Ask], sends: Sequence[Send | None] | None = None
@@ -72,7 +72,7 @@ def _bare(question: str, answer: str, prompt: int, ids: Sequence[int]) -> Writte
 
 
 def random_detector(model: Model, questions: Sequence[str], shots: Sequence) -> Detector:
-    """A probe in the middle of the model, with beliefs at every layer."""
+    """Make a detector with random weights: a probe at the middle layer, beliefs at every layer."""
     rng, width = np.random.default_rng(0), model.parts.width
     method = METHODS["probe"]().restore(
         {
@@ -108,7 +108,7 @@ def random_detector(model: Model, questions: Sequence[str], shots: Sequence) -> 
 
 @contextmanager
 def running(served: Served) -> Iterator[str]:
-    """The address of a server in a thread."""
+    """Run a server in a thread until the block ends; yield its address."""
     bound = bind("127.0.0.1", 0)
     server = Server(serve_app(served, limits=Limits(queue=1024), hosts=hosts_of(bound)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
@@ -123,7 +123,7 @@ def running(served: Served) -> Iterator[str]:
 def spent(
     address: str, name: str, questions: Sequence[str], clients: int, *, stream: bool
 ) -> np.ndarray:
-    """Seconds of an answer [wall, processor], all of them asked at once by these clients."""
+    """Measure the seconds per answer [wall, processor] with `clients` concurrent requests."""
 
     def ask(question: str) -> None:
         messages = [{"role": "user", "content": question}]

@@ -1,4 +1,4 @@
-"""anchorscope's engine: the prefix once, states caught while answering, rows forked from there."""
+"""Do the job with anchorscope: one pass over the prefix, states kept while answering."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run(model: Model, job: Job, clock: Clock) -> tuple[list[list[int]], Tensor, 
 
 
 def mark(job: Job, number: int, answer: list[int], last: int) -> TokenPositions:
-    """The positions of the subject and the answer."""
+    """The token positions of a question's subject and answer."""
     prompt, exact = job.prompts[number], tuple(job.exact[number])
     ids = tuple(prompt + answer)[: last + 1]
     return TokenPositions(

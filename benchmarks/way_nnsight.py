@@ -1,4 +1,4 @@
-"""nnsight as its documentation has it: `trace`, `.output`, and `.source` down to the scores."""
+"""Do the job with nnsight as documented: `trace`, `.output`, and `.source` for the scores."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def cut_edges(real: Tensor, cut: list[list[int]]) -> Tensor:
     for row, positions in enumerate(cut):
         start = int((real[row] == 0).sum())
         subject[row, [start + at for at in positions]] = True
-    # Padding keeps its row: a query that sees nothing would be NaN.
+    # Padding queries keep their keys: a query without any key would be NaN.
     return (subject[:, None, :] & (~subject & real.bool())[:, :, None])[:, None]
 
 

@@ -1,4 +1,4 @@
-"""TransformerLens as its documentation has it: a bridge, its cache, and hooks on the scores."""
+"""Do the job with TransformerLens as documented: a bridge, its cache, hooks on the scores."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def cut_edges(real: Tensor, cut: list[list[int]]) -> Tensor:
     for row, positions in enumerate(cut):
         start = int((real[row] == 0).sum())
         subject[row, [start + at for at in positions]] = True
-    # Padding keeps its row: a query that sees nothing would be NaN.
+    # Padding queries keep their keys: a query without any key would be NaN.
     return (subject[:, None, :] & (~subject & real.bool())[:, :, None])[:, None]
 
 

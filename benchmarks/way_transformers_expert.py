@@ -1,4 +1,4 @@
-"""Plain transformers as an expert would write it: batches, hooks, one masked pass for every k."""
+"""Do the job with plain transformers as an expert would: batches, hooks, one masked pass."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def read(model: Loaded, rows: list[list[int]], cut: list[list[int]] | None = Non
 
 @torch.inference_mode()
 def layers(model: Loaded, given: dict[str, Tensor], mask: Tensor) -> Tensor:
-    """One pass without the head; states [row, layer, width] on the host."""
+    """Run one pass without the head; return the states [row, layer, width] on the host."""
     at = (given["attention_mask"].cumsum(1) - 1).clamp(min=0)
     kept: list[Tensor] = []
     with ExitStack() as stack:
@@ -75,7 +75,7 @@ def layers(model: Loaded, given: dict[str, Tensor], mask: Tensor) -> Tensor:
 
 
 def without_edges(real: Tensor, cut: list[list[int]], rows: list[list[int]]) -> Tensor:
-    """What may be attended to, bool [row, 1, query, key], without later queries on the subject."""
+    """The attention mask, bool [row, 1, query, key], without edges from others to the subject."""
     width = real.shape[1]
     subject = torch.zeros(real.shape, dtype=torch.bool)
     for row, (positions, ids) in enumerate(zip(cut, rows, strict=True)):
@@ -84,7 +84,7 @@ def without_edges(real: Tensor, cut: list[list[int]], rows: list[list[int]]) -> 
     causal = torch.ones(width, width, dtype=torch.bool, device=real.device).tril()
     gone = subject[:, None, :] & ~subject[:, :, None]
     allowed = causal & real.bool()[:, None, :] & ~gone
-    # A padding token sees itself: a query that sees nothing would be NaN.
+    # A padding token attends to itself: a query without any key would be NaN.
     return (allowed | torch.eye(width, dtype=torch.bool, device=real.device))[:, None]
 
 

@@ -1,6 +1,6 @@
-"""Plain transformers, a pass for each k: blocks 1..k cut by hooks, layer k read, k = 1..L.
+"""Do the knockout with plain transformers, one pass for each k: cut blocks 1..k, read layer k.
 
-Answers and clean states are the expert's and are not done again here.
+Answers and clean states are the expert's and are not computed again here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def run(model: Loaded, job: Job, clock: Clock) -> tuple[None, None, Tensor]:
 
 
 def read(model: Loaded, job: Job, k: int) -> Tensor:
-    """The states [row, layer, width] with the blocks 1..k cut."""
+    """Read the states [row, layer, width] with the blocks 1..k cut."""
     states: list[Tensor] = [torch.empty(0)] * len(job.rows)
     for batch in batches(job.rows):
         rows, cut = [job.rows[n] for n in batch], [job.cut[n] for n in batch]

@@ -1,10 +1,10 @@
-"""Error rates, power and coverage of the finding on worlds with a known truth.
+"""Measure error rates, power and coverage of the finding on worlds with a known truth.
 
     python benchmarks/worlds.py --procs 15 --limit 700    # appends to runs/worlds.csv
     python benchmarks/worlds.py --states runs/demo        # laws planted on a run's clean states
     python benchmarks/worlds.py --table                   # docs/worlds.csv, method.md, findings.md
 
-A world is a row of the file as soon as it is judged, the most important first: the same command
+Worlds are judged in order of importance, and each is written to the file at once: the same command
 continues where it was stopped.
 """
 
@@ -78,10 +78,10 @@ INVENTED: list[Setting] = [  # after the rule was fixed
         for world in ("one-mechanism", "shift", "two-pathways")
     ),
 ]
-PARTS: list[Setting] = [  # of its belief, that a half loses: what `anchorscope power` estimates
+PARTS: list[Setting] = [  # shares of belief that half the samples lose, as in `anchorscope power`
     {"world": "to-the-prior", "belief": 2.5, "strength": part} for part in (0.6, 0.7, 0.8, 0.9)
 ]
-LOSSES = {  # beliefs that a half loses, by the size of the run: from hardly found to always found
+LOSSES = {  # beliefs that half the samples lose, by the size of the run: hardly to always found
     (32, 400): (1.5, 2.0, 2.5, 1.0, 1.75, 3.0),
     (32, 1500): (1.5, 2.0, 1.25, 1.0, 2.5),
     (576, 1500): (1.5, 2.0, 1.25, 1.75, 1.0),
@@ -90,7 +90,7 @@ LOSSES = {  # beliefs that a half loses, by the size of the run: from hardly fou
 
 
 def queue(seeds: int) -> Iterator[dict[str, Any]]:
-    """Jobs, the most important first: every setting with one seed, then with the next."""
+    """Yield jobs, the most important first: every setting with one seed, then with the next."""
 
     def sized(settings: list[Setting], size: tuple[int, int], planted: int) -> list[Setting]:
         width, samples = size
@@ -130,7 +130,7 @@ LAWS: list[Setting] = [
 
 
 def queue_on_states(folder: Path, seeds: int) -> Iterator[dict[str, Any]]:
-    """Jobs that plant laws on the clean states of each dataset of a run."""
+    """Yield jobs that plant laws on the clean states of each dataset of a run."""
     for seed in range(seeds):
         for dataset in RunView.open(folder).datasets:
             name = f"{folder.resolve()}:{dataset}"
@@ -142,15 +142,15 @@ def queue_on_states(folder: Path, seeds: int) -> Iterator[dict[str, Any]]:
 
 @lru_cache(maxsize=2)
 def opened(name: str) -> RealStates:
-    """The states of 'folder:dataset', read once in each process."""
+    """Read the states of 'folder:dataset', once in each process."""
     folder, _, dataset = name.rpartition(":")
     return real_states(RunView.open(Path(folder)), dataset)
 
 
 def judge(job: dict[str, Any]) -> dict[str, Any]:
-    """The finding of one world, as a row of the file."""
+    """Compute the finding of one world as a row of the file."""
     begun = time.process_time()
-    # Without an estimate of the power only those worlds are planted that decide the finding.
+    # Without an estimate of the power, only the worlds that decide the finding are planted.
     worlds, seed = job["planted"] or None, job["seed"]
     if job["states"]:
         real = opened(job["states"])
@@ -172,7 +172,7 @@ def judge(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(jobs: Iterator[dict[str, Any]], raw: Path, *, procs: int, limit: float) -> None:
-    """Judge every world that the file lacks until the time is up."""
+    """Judge the worlds that are not in the file yet, until the time limit."""
     done = set(map(identity, read(raw).to_dict("records"))) if raw.exists() else set()
     jobs = (job for job in jobs if identity(job) not in done)
     until, begun = time.monotonic() + limit, not raw.exists()
@@ -195,20 +195,20 @@ def measure(jobs: Iterator[dict[str, Any]], raw: Path, *, procs: int, limit: flo
 
 
 def identity(row: dict[str, Any]) -> tuple[str, ...]:
-    """What tells one job from another."""
+    """The key that identifies a job."""
     numbers = (row[key] for key in (*KEYS, "planted", "seed"))
     return tuple(f"{value:g}" if isinstance(value, int | float) else value for value in numbers)
 
 
 def read(raw: Path) -> pd.DataFrame:
-    """The worlds that were judged so far; a row that a kill cut off is left out."""
+    """Read the worlds that are judged so far; an incomplete row is left out."""
     rows = pd.read_csv(raw, on_bad_lines="skip", dtype={"states": str, "by": str})
     rows = rows[np.isfinite(pd.to_numeric(rows["seconds"], errors="coerce"))]
     return rows.fillna({"states": "", "by": ""})
 
 
 def rates(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row for each setting: rates of the findings, the gap and its coverage, the power."""
+    """Tabulate each setting: rates of the findings, the gap and its coverage, the power."""
     return pd.DataFrame(
         [
             rate_row(dict(zip(KEYS, key, strict=True)), part)
@@ -218,7 +218,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def rate_row(setting: Setting, part: pd.DataFrame) -> dict[str, Any]:
-    """One setting over its seeds."""
+    """Summarise one setting over its seeds."""
     folder, _, dataset = str(setting["states"]).rpartition(":")
     setting["states"] = f"{Path(folder).name}:{dataset}" if folder else ""
     true = setting["world"] == "two-pathways" if folder else setting["world"] in TRUE
@@ -246,18 +246,18 @@ def rate_row(setting: Setting, part: pd.DataFrame) -> dict[str, Any]:
 
 
 def covered(part: pd.DataFrame) -> pd.Series:
-    """Which intervals of a setting hold the mean of its gaps."""
+    """Whether each interval of a setting contains the mean of its gaps."""
     middle = part["gap"].mean()
     return (part["low"] <= middle) & (middle <= part["high"])
 
 
 def counts(names: pd.Series) -> str:
-    """How often each name is there, the commonest first."""
+    """Count each name, the most frequent first, as text."""
     return "; ".join(f"{name} {count}" for name, count in names.value_counts().items())
 
 
 def write_tables(raw: Path) -> None:
-    """docs/worlds.csv, and the parts of method.md and findings.md that hold these numbers."""
+    """Write docs/worlds.csv, and its numbers into method.md and findings.md."""
     rows = read(raw)
     table = rates(rows)
     table.to_csv(DOCS / "worlds.csv", index=False, float_format="%.4g")
@@ -269,7 +269,7 @@ def write_tables(raw: Path) -> None:
 
 
 def put(page: Path, name: str, text: str) -> None:
-    """Replace what is between a page's two marks of a name."""
+    """Replace the text between a page's two marks of this name."""
     before, rest = page.read_text(encoding="utf-8").split(f"<!-- {name} -->")
     after = rest.split(f"<!-- end of {name} -->")[1]
     whole = f"{before}<!-- {name} -->\n{text}<!-- end of {name} -->{after}"
@@ -277,7 +277,7 @@ def put(page: Path, name: str, text: str) -> None:
 
 
 def summary(rows: pd.DataFrame, table: pd.DataFrame) -> Iterator[str]:
-    """Where the rule errs, in sentences."""
+    """Describe the errors of the rule in sentences."""
     null, true = table[~table["true"]], table[table["true"]]
     if len(null):
         worst = null.loc[(null["two-pathways"] / null["seeds"]).idxmax()]
@@ -313,7 +313,7 @@ def summary(rows: pd.DataFrame, table: pd.DataFrame) -> Iterator[str]:
 
 
 def others(table: pd.DataFrame) -> Iterator[str]:
-    """How often which finding: worlds beside the nulls, and laws planted on real states."""
+    """Tabulate the findings of the other worlds, and of laws planted on real states."""
 
     def cell(setting: Setting) -> str:
         own = table[[all(row[key] == value for key, value in setting.items()) for row in every]]
@@ -341,7 +341,7 @@ def others(table: pd.DataFrame) -> Iterator[str]:
 
 
 def deciles(rows: pd.DataFrame) -> Iterator[str]:
-    """Printed power beside the share found, where a half loses its belief."""
+    """Tabulate printed power against the share found, where half the samples lose their belief."""
     lost = rows[(rows["world"] == "to-the-prior") & (rows["planted"] > 0)]
     tenth = (lost["power_half"] * 10 - 1e-9).clip(0, 9).astype(int)
     yield "| printed power | worlds | printed, mean | found | 95 % interval |\n"
@@ -356,7 +356,7 @@ def deciles(rows: pd.DataFrame) -> Iterator[str]:
 
 
 def main() -> None:
-    """Which worlds, from how many seeds, on how many cores, for how long."""
+    """Parse the options, then judge worlds or write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--raw", type=Path, default=ROOT / "runs" / "worlds.csv")
     parser.add_argument("--seeds", type=int, default=40)

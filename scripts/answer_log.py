@@ -1,9 +1,9 @@
-"""Write a log of (messages, answer, label) rows: atlas asked of a model, its answers judged.
+"""Write a log of (messages, answer, label) rows: a model's judged answers to atlas questions.
 
     python scripts/answer_log.py log.jsonl [--rows 2000] [--model bundled]
 
-It takes the place of a product's own log. Every other question has a system message, and
-abstentions are left out.
+It stands in for a product's own log. Every other question has a system message, and abstentions are
+left out.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def _too_slow(number: int, frame: object) -> None:
 
 
 def outcome(kind: str) -> Outcome:
-    """What comes of one architecture."""
+    """Test one architecture: built or not, right, wrong or refused."""
     signal.alarm(_SECONDS)
     try:
         lm = build(kind)
@@ -110,7 +110,7 @@ def _line(error: Exception) -> str:
 
 
 def part(outcomes: list[Outcome]) -> str:
-    """The list of architectures as the page has it: common ones first, the refused by reason."""
+    """Format the list of architectures for the page: common ones first, refused ones by reason."""
     decoders = [one for one in outcomes if not NOT_DECODERS.search(one.kind)]
     counts = collections.Counter(one.verdict for one in decoders)
     right = {one.kind: one.why for one in decoders if one.verdict == "right"}
@@ -132,7 +132,7 @@ def part(outcomes: list[Outcome]) -> str:
 
 
 def write(file: Path, text: str) -> None:
-    """Replace what is between the marks of the page."""
+    """Replace the text between the marks of the page."""
     before, _, rest = file.read_text(encoding="utf-8").partition(START)
     _, _, after = rest.partition(END)
     file.write_text(f"{before}{START}\n{text}{END}{after}", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The same commands in two checkouts, and every file of their results compared byte for byte.
+"""Run the same commands in two checkouts and compare the results byte for byte.
 
     python scripts/compare_checkouts.py OLD NEW [--options "..."] [--limit 80] [--work FOLDER]
 
@@ -30,7 +30,7 @@ CLOCKS = {"ms", "ms_per_answer"}  # columns that hold a time
 
 
 def main() -> int:
-    """Exit code 0 where all files are alike."""
+    """Compare two checkouts; exit code 0 where all files are equal."""
     options = _options()
     work = Path(options.work or tempfile.mkdtemp(prefix="checkouts-"))
     folders = []
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def compare(old: Path, new: Path) -> Iterator[tuple[str, str]]:
-    """Each file of either folder, and how the two differ; "" where they are alike."""
+    """Yield each file of either folder and how the two differ; "" where they are equal."""
     names = {str(f.relative_to(top)) for top in (old, new) for f in top.rglob("*") if f.is_file()}
     for name in sorted(names):
         if Path(name).name not in OTHER and "markers" not in Path(name).parts:

@@ -1,4 +1,4 @@
-"""Print forty docstrings of the package drawn at random, each with its name, to be read by ear.
+"""Print forty randomly drawn docstrings of the package with their names, to review them.
 
 python scripts/docstring_sample.py SEED [COUNT]
 """

@@ -1,4 +1,4 @@
-"""Finished reports to look at: the demo, a run on states from elsewhere, and a model of yours.
+"""Make the gallery of finished reports: the demo, states from a file, and a model of yours.
 
 python scripts/gallery.py                            # docs/gallery/demo and docs/gallery/own-states
 python scripts/gallery.py --demo runs/demo           # a finished demo is used, not made again
@@ -24,13 +24,13 @@ PASSES = ("clean", "knockout", "neutral")
 
 
 def anchorscope(*words: object) -> None:
-    """Run a command of the command line; its error ends this script."""
+    """Run a command of anchorscope; its error ends this script."""
     command = [sys.executable, "-m", "anchorscope", *map(str, words)]
     subprocess.run(command, check=True)
 
 
 def show(run: Path, name: str, out: Path) -> None:
-    """A run's report and its page of samples, in the gallery."""
+    """Copy a run's report into the gallery, and write its page of samples there."""
     view, home = RunView.open(run), out / name
     home.mkdir(parents=True, exist_ok=True)
     print(shutil.copy(run / "report.html", home / "report.html"))
@@ -38,7 +38,7 @@ def show(run: Path, name: str, out: Path) -> None:
 
 
 def states_of(run: Path, work: Path) -> Path:
-    """The states of a run's `atlas` as another tool would hand them over: one .npz file."""
+    """Export the states of a run's `atlas` to one .npz file, as another tool would."""
     exported = work / "exported"
     anchorscope("export", run, "--to", "numpy", "--passes", ",".join(PASSES), "--data", "atlas",
                 "--out", exported)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What only a GPU can show: a model split between GPU and CPU, and memory bounded ahead.
+"""Check on a GPU: a model split between GPU and CPU, and the bounds on memory.
 
 PYTHONPATH=src python scripts/gpu_checks.py [--cpu]
 
@@ -60,14 +60,14 @@ failures: list[str] = []
 
 
 def check(name: str, ok: bool, seen: str) -> None:
-    """Print one line, and remember a failure."""
+    """Print the line of a check, and record a failure."""
     print(f"{'ok  ' if ok else 'FAIL'} {name}: {seen}", flush=True)
     if not ok:
         failures.append(name)
 
 
 def built(config: LlamaConfig, device: str, dtype: torch.dtype) -> Any:
-    """The same random model whenever it is asked for."""
+    """Build a random model, the same at every call."""
     torch.manual_seed(0)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         lm = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -75,7 +75,7 @@ def built(config: LlamaConfig, device: str, dtype: torch.dtype) -> Any:
 
 
 def split(lm: Any, *, gpu: bool) -> Any:
-    """A half of the blocks on the GPU, the rest in main memory, as --device balanced does it."""
+    """Split a model as --device balanced does: about half on the GPU, the rest in main memory."""
     from anchorscope.models.device import spread_out
 
     size = sum(p.numel() * p.element_size() for p in lm.parameters())
@@ -84,9 +84,9 @@ def split(lm: Any, *, gpu: bool) -> Any:
 
 
 def split_checks(config: LlamaConfig, dtype: torch.dtype, *, gpu: bool) -> None:
-    """The split model against the whole one, and the doctor's word on it.
+    """Compare the split model with the whole one, and run `doctor`'s checks on it.
 
-    In half precision the split one must be as near to full precision as the whole one is.
+    In half precision, the split model must be as close to full precision as the whole one.
     """
     device, full = "cuda" if gpu else "cpu", torch.float32
     whole = load_model(built(config, device, dtype), tokenizer=tiny_tokenizer())
@@ -116,7 +116,7 @@ def split_checks(config: LlamaConfig, dtype: torch.dtype, *, gpu: bool) -> None:
 
 
 def memory_checks(config: LlamaConfig, *, gpu: bool) -> None:
-    """Peak memory of full packs: with all the GPU, and with most of it taken by others."""
+    """Check the peak memory of full packs, with a free GPU and with most of its memory taken."""
     device, dtype = ("cuda", torch.bfloat16) if gpu else ("cpu", torch.float32)
     model = load_model(built(config, device, dtype), tokenizer=tiny_tokenizer())
     for spare in (None, 24 * GIB, 6 * GIB) if gpu else (None,):
@@ -144,9 +144,9 @@ def _take_all_but(spare: int | None) -> torch.Tensor | None:
 
 
 def _fill(model: Model) -> None:
-    """Rows of every costly kind behind a long prefix, as many as a run would have at once.
+    """Read rows of every costly kind behind a long prefix, as many as a run reads at once.
 
-    A batch that does not fit is halved; here it is a failure.
+    A run halves a batch that does not fit; here that is a failure.
     """
     front = PREFIX * 80  # 960 tokens
     samples = [_behind(front, sample, n) for n, sample in enumerate(SAMPLES * 200)]
@@ -172,7 +172,7 @@ def _fill(model: Model) -> None:
 
 
 def _behind(front: tuple[int, ...], sample: TokenPositions, number: int) -> TokenPositions:
-    """The same sample with a longer prefix in front of its turn."""
+    """Put a longer prefix in front of a sample's question."""
     more = len(front) - len(PREFIX)
     return TokenPositions(
         id=f"{sample.id}:{number}",

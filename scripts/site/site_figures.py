@@ -1,6 +1,6 @@
-"""Figures and tables of the pages from the data beside them.
+"""Draw the pages' figures and tables from the data in docs/.
 
-A page asks for one by a line of its own: `<!-- figure: gaps -->`. `python
+A page includes a figure by a line of its own: `<!-- figure: gaps -->`. `python
 scripts/site/site_figures.py` prints the table of README and docs/results.md.
 """
 
@@ -18,7 +18,7 @@ PAPER, STRICT = "#d9690a", "#3b8fd4"
 
 
 def gaps() -> str:
-    """The gap of Q and A of each pair of model and dataset in both modes, as an SVG."""
+    """Draw the gap of Q and A in both modes for each model and dataset, as an SVG."""
     table = pd.read_csv(DOCS / "results.csv")
     low = 20 * (table["paper_gap"].min() // 20)
     height = TOP + ROW * len(table) + 30
@@ -64,7 +64,7 @@ def gaps() -> str:
 
 
 def results_table() -> str:
-    """The table of results as Markdown: a row a model, a column a dataset."""
+    """Format the results as a Markdown table: a row for each model, a column for each dataset."""
     table = pd.read_csv(DOCS / "results.csv")
     datasets = list(dict.fromkeys(table["dataset"]))
     lines = [f"| | {' | '.join(datasets)} |", f"| --- |{' --- |' * len(datasets)}"]

@@ -1,6 +1,6 @@
-"""What mkdocs does beyond its plugins: notebooks as pages, figures, the root's pages.
+"""The mkdocs hook: add notebooks, figures and the pages of the repository's root to the site.
 
-Sources stay readable where they lie: a page on the code host links to `tutorial.ipynb` and
+Sources stay readable on the code host: a page there links to `tutorial.ipynb` and
 `../CONTRIBUTING.md`, and the site turns these into pages of its own.
 """
 
@@ -39,7 +39,7 @@ _MARK = re.compile(r"^<!-- figure: (\w+) -->$", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The order of pages with those that it does not name yet behind it: none is lost."""
+    """Add pages that the navigation does not name at its end."""
     written = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     if left := sorted(written - set(_pages_of(config.nav))):
         config.nav = [*(config.nav or []), {"More": left}]
@@ -54,7 +54,7 @@ def _pages_of(nav: Any) -> Iterator[str]:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """The files of docs/, and those that are made: notebooks and pages of the root."""
+    """Add generated files to those of docs/: notebooks, the help page, pages of the root."""
     for name, page in ROOT_PAGES.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=text.replace("](docs/", "](")))
@@ -68,7 +68,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def notebook_files(config: MkDocsConfig, source: Path) -> list[File]:
-    """The page of a notebook with its outputs as they were kept, and its pictures."""
+    """Convert a notebook with its stored outputs to a page and its pictures."""
     notebook = nbformat.read(source, as_version=4)
     text, resources = MarkdownExporter().from_notebook_node(
         notebook, resources={"output_files_dir": f"{source.stem}_files"}
@@ -82,7 +82,7 @@ def notebook_files(config: MkDocsConfig, source: Path) -> list[File]:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """The page's text with links to made pages, and figures in the place of their marks."""
+    """Replace links to notebooks and root pages by links to their pages, and marks by figures."""
     for name, made in ROOT_PAGES.items():
         markdown = re.sub(rf"\]\((?:\.\./)*{name}", f"]({made}", markdown)
     if Path(page.file.src_uri).stem not in NOTEBOOKS:
@@ -94,7 +94,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def gallery_list() -> str:
-    """Links to the finished reports that `scripts/gallery.py` left in docs/gallery."""
+    """List links to the finished reports that `scripts/gallery.py` wrote to docs/gallery."""
     reports = sorted(GALLERY.glob("*/report.html"))
     return "\n".join(
         f"- {report.parent.name}: [report](gallery/{report.parent.name}/report.html), "
@@ -104,7 +104,7 @@ def gallery_list() -> str:
 
 
 def config_table() -> str:
-    """The fields of `Config` with their defaults, as the command line explains them."""
+    """Format the fields of `Config` as a Markdown table: defaults and lines of help."""
     rows = [
         f"| `{field.name}` | `{field.default!r}` | {field.metadata['help']} | "
         f"{'yes' if field.metadata['changes'] else 'no'} |"

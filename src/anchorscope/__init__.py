@@ -1,4 +1,4 @@
-"""Where a language model's sense of its own truthfulness comes from: question or answer.
+"""Show where a language model's sense of its own truthfulness comes from: question or answer.
 
     import anchorscope as anc
 
@@ -9,8 +9,8 @@
     anc.plot_delta_p(run)                        # the figure
 
 `run` makes or continues a run folder, and `RunView.open` opens a finished one; `analyse` takes
-states that were extracted elsewhere, `inspect` looks into one question, `Detector.train` learns to
-tell wrong answers from a run.
+states that were extracted elsewhere, `inspect` examines one question, `Detector.train` trains a
+detector of wrong answers on a run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from anchorscope.run_folder.view import RunView as RunView
     from anchorscope.show import plot_delta_p as plot_delta_p
 
-# Imported when they are first used: drawing a figure or asking for help does not wait for torch.
+# Imported on first use: drawing a figure or printing help does not wait for torch.
 _HOME = {
     "Config": "config",
     "Detector": "detect.detector",

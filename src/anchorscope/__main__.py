@@ -1,4 +1,4 @@
-"""`python -m anchorscope`: the command line."""
+"""Run the command line as `python -m anchorscope`."""
 
 from anchorscope.cli import main
 

@@ -17,7 +17,7 @@ Keys = Literal["exact", "question", "neutral", "content"]
 Delta = Literal["points", "relative", "logit"]
 Balance = Literal["weights", "none"]
 EVIDENCE = tuple(PIECES)  # what --evidence may name
-CHEAP = ("answer-only", "boundary", "awareness")  # they read no further states
+CHEAP = ("answer-only", "boundary", "awareness")  # evidence that reads no further states
 _KINDS: dict[str, tuple[Any, str]] = {
     "str": (str, "a text"),
     "bool": (bool, "true or false"),
@@ -28,21 +28,21 @@ _ODD = re.compile("[\x00\ud800-\udfff]")  # a lone surrogate, or what no path ca
 
 
 def _result(default: Any, help: str, **accepted: Any) -> Any:
-    """A field that changes the results: its default, what it is in one line, what it takes.
+    """Define a config field that changes the results: default, line of help, accepted values.
 
-    `least` and `most` bound a number, one of `choices` or a text that matches `shape` is taken.
+    `least` and `most` bound a number; `choices` lists the accepted texts, `shape` is their pattern.
     """
     return field(default=default, metadata={"changes": True, "help": help, **accepted})
 
 
 def _other(default: Any, help: str, **accepted: Any) -> Any:
-    """A field that leaves the results as they are."""
+    """Define a config field that does not change the results."""
     return field(default=default, metadata={"changes": False, "help": help, **accepted})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The choices behind a run; saved in run.json beside the results.
+    """The options of a run; saved in run.json beside the results.
 
     Examples:
         >>> import anchorscope as anc
@@ -64,7 +64,7 @@ class Config:
     columns: str | None = _result(
         None, "Names of the columns of files and hub: sets: question=...,answers=..."
     )
-    skip_bad_rows: bool = _other(  # the questions count by their content
+    skip_bad_rows: bool = _other(  # the identity of a run holds its questions' content
         False, "Leave out rows of a file that cannot be used, and say how many."
     )
     limit: int | None = _result(400, "Questions of each set; None is all.", least=1)
@@ -107,7 +107,7 @@ class Config:
     delta: Delta = _result(
         "points", "Unit of ΔP in the tables: points, relative, or logit.", choices=Delta
     )
-    # The most of a number is far above any use, and below what fills a machine.
+    # Upper bounds are far above any real use, and below what exhausts a machine.
     folds: int = _result(5, "Folds, disjoint by entity; 3 or more.", least=3, most=1000)
     fold_seeds: int = _result(
         3, "Repetitions with other folds, combined into the finding.", least=1, most=1000
@@ -163,9 +163,9 @@ class Config:
 
     @classmethod
     def restore(cls, values: dict[str, Any]) -> Config:
-        """The config that run.json holds: JSON knows no tuples.
+        """Restore a config from run.json, where tuples are lists.
 
-        Whether a model's code is run is never taken from a file.
+        `trust_remote_code` is never taken from a file.
         """
         given: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
@@ -178,7 +178,7 @@ class Config:
         return cls(**given)
 
     def identity(self) -> dict[str, Any]:
-        """The fields that change results, ready for JSON: alike in them, two runs are the same."""
+        """The fields that change results, ready for JSON; runs with equal ones are the same run."""
         values = asdict(self) | {"data": list(self.data)}
         return {one.name: values[one.name] for one in fields(self) if one.metadata["changes"]}
 
@@ -189,7 +189,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def from_text(name: str, value: Any) -> Any:
-    """The value of a field as typed or in a file: lists joined by commas, `all` and `none`."""
+    """Parse a config field from text: comma-separated lists, `all` and `none`."""
     if isinstance(value, list):
         return tuple(value)
     if name == "limit" and isinstance(value, str):
@@ -203,20 +203,20 @@ def from_text(name: str, value: Any) -> Any:
 
 
 def unit_of(delta: Delta) -> Delta:
-    """The unit of ΔP in the tables: points, unless it is relative.
+    """The unit of ΔP in the tables: "relative" or "points".
 
-    Under "logit" too: the change of the logit has columns of its own beside it.
+    "logit" gives points as well: the change of the logit has columns of its own.
     """
     return "relative" if delta == "relative" else "points"
 
 
 def help_of(name: str) -> str:
-    """The line that explains a config field."""
+    """The help line of a config field."""
     return Config.__dataclass_fields__[name].metadata["help"]
 
 
 def _check(one: Field[Any], value: Any) -> None:
-    """Raise a UserError where a config field does not take a value."""
+    """Raise a UserError where a config field does not accept a value."""
     name, takes = one.name, one.metadata
     plain, _, none = str(one.type).partition(" | ")
     if value is None and none:

@@ -1,4 +1,4 @@
-"""Errors for the user: what was given, what is accepted, what to do."""
+"""Make error messages for the user: what was given, what is accepted, what to do."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
-# What acts on a terminal instead of being shown: control characters but tab and line end, marks
-# that turn the direction of text, and halves of characters, which cannot be written at all.
+# Characters that a terminal acts on instead of showing: control characters other than tab and line
+# feed, marks that change the direction of text, and lone surrogates, which cannot be encoded.
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class UserError(Exception):
-    """A mistake its reader can mend; the command line prints it without a traceback."""
+    """An error that the user can fix; the command line prints it without a traceback."""
 
 
 def unknown(
@@ -25,9 +25,9 @@ def unknown(
     *,
     similar: Iterable[str] | None = None,
 ) -> UserError:
-    """The error for a value outside a list of choices, with the list and the likeliest in it.
+    """Make the error for a value that is no valid choice; list the choices and suggest one.
 
-    `similar` are the names that may have been meant, where they are others than the list.
+    The suggestion is the most similar name in `similar`, by default in the choices.
     """
     choices = [str(choice) for choice in accepted]
     meant = did_you_mean(given, choices if similar is None else similar)
@@ -37,13 +37,13 @@ def unknown(
 
 
 def did_you_mean(given: object, names: Iterable[str]) -> str:
-    """The sentence " Did you mean 'x'?" for the name nearest to what was typed; else nothing."""
+    """Make the sentence " Did you mean 'x'?" for the most similar name; "" if none is similar."""
     near = get_close_matches(str(given)[:200], list(names), n=1, cutoff=0.76)
     return f" Did you mean '{near[0]}'?" if near else ""
 
 
 def beside(path: Path) -> list[str]:
-    """What is in the folder of a path that is not there, as the path would spell it."""
+    """List the paths beside a missing one, to suggest one of them."""
     try:
         return [str(path.with_name(name)) for name in os.listdir(path.parent)[:10_000]]
     except (OSError, ValueError):
@@ -51,7 +51,7 @@ def beside(path: Path) -> list[str]:
 
 
 def in_a_line(message: object, most: int = 300) -> str:
-    """The first line of a foreign error or reply, shortened, without control characters."""
+    """Shorten an error or reply to its first line, without control characters."""
     kind = type(message).__name__
     line = next(iter(str(message).strip()[: 2 * most].splitlines()), "")
     shown = "".join(c if c.isprintable() else "?" for c in line).strip()
@@ -59,19 +59,19 @@ def in_a_line(message: object, most: int = 300) -> str:
 
 
 def short(value: object, most: int = 60) -> str:
-    """A value as Python writes it, for a message; shortened where it is long."""
+    """The repr of a value for a message, shortened to `most` characters."""
     text = repr(value)
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def user_path(given: str | os.PathLike[str]) -> Path:
-    """The path that the user gave, `~` taken for home; a UserError where no file can have it."""
+    """Expand `~` in a path from the user; raise a UserError where no file can have the path."""
     path = Path(os.path.expanduser(given))
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         pass
-    except (OSError, ValueError) as error:  # too long, or with a character that no name has
+    except (OSError, ValueError) as error:  # too long, or with a character that no name may have
         shown, why = short(os.fspath(given), 80), getattr(error, "strerror", None) or error
         raise UserError(f"{shown} cannot be a path: {why}. Give another one.") from error
     return path

@@ -1,7 +1,7 @@
-"""Do the same work for many layers or folds, several at a time, each in a process.
+"""Run the same work for many layers or folds in parallel processes.
 
-A fit is many short steps of a solver with as much Python between them, so threads wait for one
-another. Large arrays are handed over as files in shared memory.
+A fit alternates short steps of a solver with Python code, so threads would wait for one another.
+Large arrays are passed as files in shared memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 # Each worker holds one layer in double precision a few times over: about 300 MB for 2,000
 # questions of width 5,120.
 MAX_WORKERS = 16
-_LOOK = 0.5  # seconds between two looks whether the parent is alive
+_LOOK = 0.5  # seconds between two checks that the parent is alive
 _inside = False  # whether this process is a worker, which starts no workers of its own
 
 
@@ -40,11 +40,11 @@ def in_parallel(
     workers: int | None = None,
     progress: OnDone | None = None,
 ) -> list[Result]:
-    """Do `work` on every item in several processes; the results in the items' order.
+    """Apply `work` to every item in several processes; return the results in the items' order.
 
-    A process that is killed from outside, as by a system short of memory, is a UserError.
+    Raises a UserError where a process is killed, for example because memory ran out.
     """
-    # Always as many: joblib ends its processes and starts others where the number changes.
+    # The same number at every call: joblib ends its processes and starts others where it changes.
     count = 1 if _inside or len(items) < 2 else workers or default_workers()
     parent, folder = os.getpid(), os.getcwd()
     jobs = (joblib.delayed(_do)(work, item, parent, folder) for item in items)
@@ -64,7 +64,7 @@ def in_parallel(
 
 
 def default_workers() -> int:
-    """The cores this process may use, not all there are, and no more than MAX_WORKERS."""
+    """The number of cores that this process may use, at most MAX_WORKERS."""
     return min(joblib.cpu_count(), MAX_WORKERS)
 
 
@@ -74,34 +74,34 @@ def end_workers() -> None:
 
 
 def _do(work: Callable[[Item], Result], item: Item, parent: int, folder: str) -> Result:
-    """Do one item, in a worker or, where there is one worker alone, in the parent itself."""
+    """Process one item, in a worker or, where no workers are used, in the parent."""
     global _inside
     if os.getpid() != parent:
         if not _inside:
             begin_own_process(parent)
         _inside = True
         os.chdir(folder)  # a worker outlives the call that started it, and the caller may move on
-    # One arithmetic thread each: the other cores have their own item, and a sum must not depend
-    # on how many there are.
+    # One BLAS thread each: the other cores have their own item, and a sum must not depend on the
+    # number of threads.
     with threadpool_limits(limits=1, user_api="blas"):
         return work(item)
 
 
 def begin_own_process(parent: int) -> None:
-    """Set up a worker process: it keeps its memory, and ends with its parent, also on Ctrl-C."""
+    """Set up a worker process that ends with its parent and that loky does not restart."""
     if os.getppid() == parent:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends us
-    # loky ends a worker that holds 300 MB more than after its first call, and starts another: wide
-    # states reach that with every layer, and a model would have to be loaded again.
+    # loky replaces a worker that holds 300 MB more than after its first call: wide states reach
+    # that with every layer, and a model would have to be loaded again.
     process_executor._USE_PSUTIL = loky.process_executor._USE_PSUTIL = False
 
 
 def _end_with(parent: int) -> None:
-    """End this worker soon after its parent was killed: its results have no reader.
+    """End this worker process once its parent has died.
 
-    The system's own signal (PR_SET_PDEATHSIG) comes when the thread ends that started a worker,
-    and a worker may outlive that.
+    Linux's own signal for this (PR_SET_PDEATHSIG) is sent when the thread that started a worker
+    ends, and a worker may outlive that thread.
     """
     while os.getppid() == parent:
         time.sleep(_LOOK)

@@ -1,4 +1,4 @@
-"""Progress of long work, for a listener that the caller passes; otherwise it is silent."""
+"""Report the progress of long work to a listener; silent without one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Progress(Protocol):
 
 
 class Quiet:
-    """The listener that shows nothing."""
+    """A progress listener that shows nothing."""
 
     def start(self, stage: str, total: int) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Values that are passed between stages, each with its question's id."""
+"""Records that stages pass to each other: questions, answers, samples, spans, estimates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Span(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A number that never travels without its interval and the count behind it."""
+    """A number with its confidence interval and the count it is estimated from."""
 
     value: float
     low: float
@@ -50,10 +50,10 @@ class Shot:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A question with what its dataset knows of it.
+    """A question with its accepted answers and the facts that its dataset gives.
 
-    `subjects` are exact substrings of `text` that name what is asked about, where the
-    dataset says so. `entity` keeps questions about one thing in one fold.
+    `subjects` are exact substrings of `text` that name the subject, where the dataset gives
+    them. `entity` keeps questions about one thing in one fold.
 
     Examples:
         >>> import anchorscope as anc
@@ -80,7 +80,7 @@ class Question:
 
     @property
     def log_popularity(self) -> float:
-        """The popularity in powers of ten; NaN where it is not known, or not above 0."""
+        """The base-10 logarithm of the popularity; NaN where it is unknown or not above 0."""
         if self.popularity is None or self.popularity <= 0:
             return math.nan
         return float(np.log10(self.popularity))
@@ -88,7 +88,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionSet:
-    """The questions of one dataset, and what was left out of it and why."""
+    """The questions of one dataset, its worked examples, and counts of rows left out by reason."""
 
     name: str  # "popqa"
     title: str  # "PopQA", as figures write it
@@ -126,7 +126,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A question answered, judged and marked: one row of samples.parquet.
+    """A question with its answer, verdict and token positions: one row of samples.parquet.
 
     Positions count the tokens of prompt + answer from 0; `spans` are characters of the
     question, `answer_span` characters of the answer.
@@ -142,8 +142,8 @@ class Sample:
     question_tokens: tuple[int, ...]  # all tokens of the question
     exact_question: tuple[int, ...]  # E_Q
     exact_answer: tuple[int, ...]  # E_A; its last one is the probe position
-    kind: str = ""  # of the answer, as `kind_of_answer` names it or as its owner does
-    property_spans: tuple[Span, ...] = ()  # those of the spans that name the asked-about property
+    kind: str = ""  # of the answer, from `kind_of_answer` or from the user's own file
+    property_spans: tuple[Span, ...] = ()  # the spans that name the property asked for
     content_tokens: tuple[int, ...] = ()  # the question's content words, those of E_Q included
 
     @property
@@ -156,5 +156,5 @@ class Sample:
 
     @property
     def usable(self) -> bool:
-        """Whether a probe may use it: judged right or wrong, with both spans found."""
+        """Whether a probe may use this sample: judged right or wrong, with both spans found."""
         return self.verdict != "abstain" and bool(self.exact_answer) and bool(self.exact_question)

@@ -1,1 +1,1 @@
-"""Answers: the model writes them, the judge says whether they are right."""
+"""Generate answers with the model, and judge whether they are right."""

@@ -25,7 +25,7 @@ from anchorscope.models import Model
 from anchorscope.models.prompts import PromptPart, stop_ids, tokenise
 from anchorscope.records import Answer, Span
 
-_PIECE = 8  # tokens that are decoded together at least
+_PIECE = 8  # the least number of tokens that are decoded together
 _TORN = "\ufffd"  # what a part of a character decodes to
 _BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
 
@@ -113,7 +113,7 @@ def answer_offsets(model: Model, answer: Answer) -> list[Span]:
     ends = _decoded_ends(model.tokenizer, answer.token_ids)
     whole = model.tokenizer.decode(answer.token_ids, skip_special_tokens=True)
     lead = len(whole) - len(whole.lstrip())
-    # Half a character decodes to a mark of its own; no token may reach beyond the text.
+    # A part of a character decodes to a replacement mark; no token may reach beyond the text.
     ends = [min(max(end - lead, 0), len(answer.text)) for end in ends]
     starts = [0, *ends][:-1]
     return [Span(min(a, b), b) for a, b in zip(starts, ends, strict=True)]

@@ -29,7 +29,7 @@ WORD = re.compile(r"(?:(?<!\w)-)?\d+(?:\.\d+)?~\d+|(?:(?<!\w)-)?\d+\.\d+(?!\w)|"
                   r"(?:(?<!\w)-(?=\d))?[^\W_]+(?:'[^\W_]+)*[+#]*|[&%]")  # fmt: skip
 SYMBOLS = {"&": "and", "%": "percent"}
 PARTS = re.compile(r"[^\w\s'-]")  # a hyphen joins ("comedy-drama"); other punctuation parts
-# Datasets repeat their aliases, and a judge asks for those of one question several times.
+# Datasets repeat their aliases, and a judge needs those of one question several times.
 REMEMBERED = 2**16
 
 
@@ -44,7 +44,7 @@ class Word(NamedTuple):
 
 def fold(text: str) -> str:
     """Remove case and accents; the length may change."""
-    if text.isascii():  # what follows, without its way through Unicode
+    if text.isascii():  # the same result, faster
         return text.replace("`", "'").lower()
     apart = unicodedata.normalize("NFKD", text.translate(QUOTES))
     bare = "".join(c for c in apart if not unicodedata.combining(c))
@@ -116,10 +116,10 @@ ROMAN = _numbered(
     "II III IV VI VII VIII IX XI XII XIII XIV XV XVI",
     (2, 3, 4, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16),
 )
-# A text without one of these, a Roman number or a digit counts nothing.
+# A text without one of these, a Roman number or a digit holds no number.
 COUNTING = frozenset({*UNITS, *TENS, *SCALES, *ORDINALS, "bce", "ce"})
 DIGIT = re.compile(r"\d")
-LARGEST = 10**15  # what is counted on from it keeps its words
+LARGEST = 10**15  # number words beyond it are not converted
 MONTHS = (
     "January", "February", "March", "April", "May", "June",
     "July", "August", "September", "October", "November", "December",

@@ -1,4 +1,4 @@
-"""The prompt style of a run: whichever makes the model answer with the bare answer.
+"""Choose the prompt style that makes a model answer with the entity alone.
 
 An answer that restates the subject ("Kanpur is a city in ...") puts the question's tokens into the
 answer, and the knockout can no longer tell the two apart.
@@ -31,7 +31,7 @@ class Style(NamedTuple):
 def settle_style(
     lease: Lease, sets: Sequence[QuestionSet], *, wanted: str, shots: int, max_tokens: int
 ) -> Style:
-    """The wanted style; for `auto` the one with more bare answers on a few questions."""
+    """Choose the prompt style; `auto` takes the one with more bare answers on a few questions."""
     chats = has_chat(lease.model)
     if wanted == "chat" and not chats:
         raise UserError(
@@ -57,7 +57,7 @@ def settle_style(
 def _bare_share(
     lease: Lease, questions: QuestionSet, style: str, shots: int, max_tokens: int
 ) -> float:
-    """The share of bare answers to the first questions of a set, prompted in this style."""
+    """Measure the share of bare answers to the first questions of a set in this prompt style."""
     texts = [question.text for question in questions.questions[:TRIED]]
     examples = questions.shots[:shots]
     ids = [p.ids for p in make_prompts(lease.model, texts, shots=examples, style=style)]
@@ -69,7 +69,7 @@ def _bare_share(
 
 
 def is_bare(answer: str, question: str) -> bool:
-    """Whether an answer is nothing but its entity (and what punctuation goes with it)."""
+    """Whether an answer is its entity alone, apart from punctuation and an article."""
     span = answer_span(answer, question=question)
     return span is not None and len(answer.strip(" .!\"'")) - (span.stop - span.start) <= len(
         "the "

@@ -1,4 +1,4 @@
-"""Questions as the model sees them, in the run's words or others; and answers as samples."""
+"""Make prompts from questions, also reworded, and samples from answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from anchorscope.spans.question import QuestionSpans, entity_of
 
 @dataclass(frozen=True, kw_only=True)
 class Prompted:
-    """A question as the model will see it."""
+    """A question with its prompt, spans and token positions."""
 
     question: Question
     spans: QuestionSpans
@@ -31,7 +31,7 @@ class Prompted:
     question_tokens: tuple[int, ...]
     exact_question: tuple[int, ...]  # E_Q
     content_tokens: tuple[int, ...] = ()  # the question's content words, those of E_Q included
-    verdict: Verdict | None = None  # on the answer to come, where a file gives it
+    verdict: Verdict | None = None  # on the answer, where a file gives it
 
 
 def prompts_of(
@@ -43,7 +43,7 @@ def prompts_of(
     shots: int,
     wording: Wording = USUAL,
 ) -> list[Prompted]:
-    """Each question with its prompt, token positions and entity, in the set's order."""
+    """Make the prompt, token positions and entity of each question, in the set's order."""
     texts = [question.text for question in questions]
     examples = questions.shots[:shots]
     prompts = make_prompts(model, texts, shots=examples, style=style, wording=wording)
@@ -51,7 +51,7 @@ def prompts_of(
 
 
 def locate(question: Question, spans: QuestionSpans, prompt: Prompt) -> Prompted:
-    """The question with the tokens of its prompt that carry its subject and its content words."""
+    """Find the tokens of a prompt that carry the question's subject and its content words."""
     tokens = tokens_of([prompt.question], prompt.offsets)
     exact: tuple[int, ...] = ()
     content: tuple[int, ...] = ()
@@ -72,7 +72,7 @@ def locate(question: Question, spans: QuestionSpans, prompt: Prompt) -> Prompted
 def retest_prompts(
     model: Model, questions: QuestionSet, prompts: Sequence[Prompted], *, style: str, shots: int
 ) -> list[Prompted]:
-    """Some of a set's questions behind other worked examples, in another wording of the prompt.
+    """Make retest prompts: some questions behind other worked examples, in another wording.
 
     At most 500, those with the smallest hash of their id: neither shards nor the order of the
     questions change them.
@@ -89,7 +89,7 @@ def retest_prompts(
 
 
 def common_prefix(prompts: Sequence[Prompted]) -> tuple[int, ...]:
-    """The tokens in front of every question: the worked examples, never a question's own token."""
+    """The tokens shared in front of every question: the worked examples, no question's token."""
     lost = [p.question.id for p in prompts if not p.question_tokens]
     if lost:
         raise UserError(
@@ -102,16 +102,16 @@ def common_prefix(prompts: Sequence[Prompted]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """The unit of work: some questions of one dataset as the model will see them.
+    """A shard, the unit of work: some prompts of one dataset.
 
-    A value without the model or the folder in it: a process that has both can compute it.
+    It holds neither the model nor the folder: any process that has both can compute it.
     """
 
     number: int  # of its files, over all datasets
     dataset: str
     prompts: tuple[Prompted, ...]
     prefix: tuple[int, ...]  # the tokens in front of every question of the dataset
-    retest: tuple[Prompted, ...] = ()  # those of its questions that are read a second time
+    retest: tuple[Prompted, ...] = ()  # prompts of the questions that are read twice
     retest_prefix: tuple[int, ...] = ()
 
     def __len__(self) -> int:
@@ -126,7 +126,7 @@ def cut_into_shards(
     first: int,
     retest: Sequence[Prompted] = (),
 ) -> list[Shard]:
-    """The prompts of a dataset in shards, numbered from `first` on."""
+    """Cut the prompts of a dataset into shards, numbered from `first` on."""
     prefix, retest_prefix = common_prefix(prompts), common_prefix(retest) if retest else ()
     again = {prompt.question.id: prompt for prompt in retest}
     parts = [tuple(prompts[start : start + size]) for start in range(0, len(prompts), size)]
@@ -144,14 +144,14 @@ def cut_into_shards(
 
 
 def judged(answer: Answer, question: Question) -> Verdict:
-    """The judge's verdict on an answer, by the accepted answers of its question."""
+    """Judge an answer by the accepted answers of its question."""
     return judge(answer.text, question.answers, question=question.text)
 
 
 def mark_answer(model: Model, prompt: Prompted, answer: Answer) -> Sample:
-    """Judge an answer, and find its entity without a look at the gold answer.
+    """Make a sample: judge the answer, and find its entity without the gold answer.
 
-    A verdict that comes with the prompt replaces the judge's, who needs accepted answers.
+    A verdict given with the prompt replaces the judge's, which needs accepted answers.
     """
     question = prompt.question
     span = answer_span(answer.text, question=question.text)
@@ -176,7 +176,7 @@ def mark_answer(model: Model, prompt: Prompted, answer: Answer) -> Sample:
 
 
 def caught(samples: Sequence[Sample], answered: Answered) -> dict[str, Block]:
-    """The states caught while answering, of each sample with a probe position; none: empty."""
+    """The states caught while answering, of each sample with a probe position; may be empty."""
     rows = [n for n, s in enumerate(samples) if s.exact_answer and s.exact_question]
     if not rows:
         return {}
@@ -194,14 +194,14 @@ def caught(samples: Sequence[Sample], answered: Answered) -> dict[str, Block]:
 
 @dataclass(frozen=True, kw_only=True)
 class Rephrasing:
-    """Words around a question; they hold nothing of what it asks about."""
+    """A rephrasing: words before and after a question that add nothing to its content."""
 
     name: str
     before: str = ""
     after: str = ""
 
     def apply(self, text: str, subjects: Sequence[str] = ()) -> str:
-        """The question in these words, its subjects as they were."""
+        """Rephrase the text of a question; its subjects stay unchanged."""
         first = text.split(maxsplit=1)[0] if text.strip() else ""
         named = any(subject and text.startswith(subject) for subject in subjects)
         if self.before and first.lower() in _QUESTION_WORDS and not named:

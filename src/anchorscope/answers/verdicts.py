@@ -4,9 +4,9 @@ A row of the file: id "popqa:test:42", right 1. `right` is 1 or 0, true or false
 "wrong"; the optional `abstained` is 1 where the model declined to answer, and then `right` may be
 empty.
 
-A judge that goes by words is wrong most often where an answer is almost an accepted one, or holds
-one among other words. Each rule names one such case; the doubt of a verdict, 0 to 1, is that of the
-strongest rule. No rule uses states, so a review of these verdicts cannot favour a finding.
+A judge by words is wrong most often where an answer is almost an accepted one, or holds one among
+other words. Each rule names one such case; the doubt of a verdict, 0 to 1, is that of the strongest
+rule. No rule uses states, so a review of these verdicts cannot favour a finding.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def verdicts_hash(verdicts: Mapping[str, Verdict]) -> str | None:
 def count_verdicts(
     verdicts: Mapping[str, Verdict], ids: Iterable[str], name: str
 ) -> tuple[dict[str, int], str]:
-    """Count the given verdicts on these questions, and say it; a UserError if there are none."""
+    """Count the given verdicts on these questions, also as a sentence; a UserError without any."""
     questions = set(ids)
     given = len(questions & verdicts.keys())
     if not given:
@@ -94,7 +94,7 @@ def count_verdicts(
 
 
 ALIKE = 0.75  # of the letters in their order, from which two spellings are nearly the same
-SHORT = 3  # letters up to which an accepted answer is easily met by accident
+SHORT = 3  # letters up to which an accepted answer is easily matched by accident
 HEDGES = {"or", "maybe", "perhaps", "probably", "possibly", "either", "likely", "might"}
 _DECLINES = re.compile(
     r"\b(?:(?:do|does|did) ?n[o']?t (?:know|have|recall|remember)|not (?:sure|certain|known)"
@@ -104,7 +104,7 @@ _DECLINES = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Doubt:
-    """Why a verdict may be wrong."""
+    """A doubtful verdict: how doubtful it is, and why."""
 
     id: str
     doubt: float  # 0 to 1
@@ -137,7 +137,7 @@ def doubtful(samples: Sequence[Sample]) -> list[tuple[Sample, Doubt]]:
 
 
 def doubt_table(pairs: Sequence[tuple[Sample, Doubt]]) -> pd.DataFrame:
-    """A row for each doubtful verdict, to be corrected in a spreadsheet and read again."""
+    """Tabulate doubtful verdicts for correction in a spreadsheet; `read_verdicts` reads it back."""
     rows = [
         {
             "id": sample.id,

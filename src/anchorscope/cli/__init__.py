@@ -25,7 +25,7 @@ EXIT_CODES = (
     "130 stopped by Ctrl-C, and the same command continues."
 )
 _CTRL_C = 130
-# Errors of a disk, not of a path that was mistyped.
+# Errors of a disk, not of a mistyped path.
 _DISK = (
     errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, errno.EFBIG, errno.EACCES,
 )  # fmt: skip

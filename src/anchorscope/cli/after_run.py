@@ -24,7 +24,7 @@ def verify(
         bool, flag("--deep", "Compute every table again from the stored answers and states.")
     ] = False,
 ) -> None:
-    """Compare every file with its checksum, format and versions, one line each.
+    """Verify a run, a detector or a study: checksums, format and versions, one line each.
 
     Exit code 1 where something is wrong; each such line says what to do. No model is loaded.
     """
@@ -87,10 +87,10 @@ def power(
     worlds: Annotated[int, option("Planted worlds behind each number.", min=10)] = 40,
     out: NewFile = None,
 ) -> None:
-    """Say which effect a run would have found in 80 %, and one of two or four times its size.
+    """Estimate the smallest effect that a run, or one 2 or 4 times its size, finds in 80 %.
 
     Two pathways are planted in the run's own readings: half of the samples lose a part of their
-    belief, or a part of the samples loses all of it. It also says which layer's probe reads best,
+    belief, or a part of the samples loses all of it. It also prints which layer's probe reads best,
     and whether that is better than chance.
     """
     from anchorscope.config import Config

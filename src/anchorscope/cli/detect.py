@@ -1,4 +1,4 @@
-"""`anchorscope detect`: judge detectors of wrong answers, train one, use it, share it."""
+"""`anchorscope detect`: evaluate, train, use and share detectors of wrong answers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def evaluate(
         option("Bootstrap resamples; default: as many as the comparisons need.", min=100),
     ] = None,
 ) -> None:
-    """Write the table of every detector, with random and entity-disjoint folds side by side."""
+    """Evaluate detectors on runs, with random and entity-disjoint folds side by side."""
     from anchorscope.detect.evaluate import study
     from anchorscope.run_folder.disk import check_writable
     from anchorscope.run_folder.store import Store
@@ -153,7 +153,7 @@ def score(
     ] = False,
     as_dataset: AsDataset = None,
 ) -> None:
-    """Answer a question, or those of a file, and say how likely each answer is wrong."""
+    """Answer a question or a file of questions, with the probability that each answer is wrong."""
     from anchorscope.detect.detector import Detector
     from anchorscope.detect.prompts import Exchange
     from anchorscope.detect.rows import (

@@ -73,7 +73,7 @@ def get(
 
 
 def datasets() -> None:
-    """List the question sets that --data takes by name, and what else it takes.
+    """List the question sets by name, and the other sources that --data accepts.
 
     Example: `anchorscope run --data atlas,popqa --limit 500 --out runs/two`
     """
@@ -93,7 +93,7 @@ def datasets() -> None:
 
 
 def models() -> None:
-    """List the models that --model takes by name, and what else it takes.
+    """List the models by name, and the other sources that --model accepts.
 
     Example: `anchorscope get qwen2.5-0.5b`, then `anchorscope run --model qwen2.5-0.5b`
     """
@@ -117,15 +117,15 @@ def load_named(
 ) -> Model:
     """Load the model of a detector or a run, as the command line names it.
 
-    `facts` are what the detector or run says of its model, `file` where it says so. A name that
-    only the file gives is loaded if it is one of ours: the file's author would otherwise choose
-    what is fetched and loaded here.
+    `facts` describe the model in the detector or run, whose place is `file`. A model that only the
+    file names is loaded if it is one of WEIGHTS: otherwise the file's author would choose what is
+    downloaded and loaded here.
     """
     from anchorscope.models import load_model
 
     source = str(facts.get("source") or facts.get("name") or "bundled")
     if model is None and (source not in WEIGHTS or (facts.get("adapter") and not config.adapter)):
-        revision = None if source in WEIGHTS else facts.get("revision")  # ours are pinned
+        revision = None if source in WEIGHTS else facts.get("revision")  # WEIGHTS are pinned
         named = {"model": source, "revision": revision, "adapter": facts.get("adapter")}
         options = [text for name, given in named.items() if given for text in (f"--{name}", given)]
         raise UserError(

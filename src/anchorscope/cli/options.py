@@ -16,7 +16,7 @@ from anchorscope.models.locate import WEIGHTS
 
 
 def flag(name: str, help: str) -> Any:
-    """An option that is given or not; typer's own would have a --no- beside it."""
+    """Make an on/off option without the --no- form that typer adds."""
     return typer.Option(name, help=help)
 
 

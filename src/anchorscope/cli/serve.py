@@ -95,7 +95,7 @@ def app(
         echo(f"The name is {USER}. The password travels in the clear: use a tunnel.")
     if not no_open:
         open_in_browser(address)
-    with suppress(KeyboardInterrupt):  # which is how it ends
+    with suppress(KeyboardInterrupt):  # Ctrl-C ends the server
         server.run(sockets=[bound])
 
 
@@ -177,7 +177,7 @@ def serve(
     )
     if listen != LOCAL:
         echo("The key and all text travel in the clear: put TLS in front.")
-    with suppress(KeyboardInterrupt):  # which is how it ends
+    with suppress(KeyboardInterrupt):  # Ctrl-C ends the server
         server.run(sockets=[bound])
 
 

@@ -93,7 +93,7 @@ def view(
 def open_in_browser(address: str) -> bool:
     """Open the address in a browser without waiting; False where there is no screen.
 
-    Without a screen there is none, or one that would take over the terminal.
+    Without a screen there is no browser, or one that would take over the terminal.
     """
     screen = sys.platform in ("darwin", "win32") or any(
         os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")

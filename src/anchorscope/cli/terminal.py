@@ -51,7 +51,7 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """The segments to print; those that move the cursor are rich's own and stay."""
+        """Escape control characters in every segment but rich's own, which move the cursor."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -127,7 +127,7 @@ def require_packages(command: str, extra: str, *names: str) -> None:
 
 
 def quiet_libraries() -> None:
-    """Turn off the progress bars and advice of the libraries underneath."""
+    """Turn off the progress bars and warnings of transformers, datasets and huggingface_hub."""
     # Unset, tokenizers warns of each process that is started after it used several cores.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     # `datasets` reads it when it is imported; it is slow to import, and only the hub needs it.

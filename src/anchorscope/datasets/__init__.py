@@ -22,7 +22,7 @@ from anchorscope.records import Question, QuestionSet
 __all__ = ["DATASETS", "load_questions", "remarks"]
 
 DATASETS: dict[str, Source] = {source.name: source for source in (ATLAS, ATLAS_COMPARE, *PUBLISHED)}
-LONG, FAR_LONGER = 500, 10  # characters of a question, and times the median, that are remarked on
+LONG, FAR_LONGER = 500, 10  # remark on longer questions: characters, times the median
 
 
 def load_questions(
@@ -113,7 +113,7 @@ def _drafts(
             path = Path(data)
             if os.path.isdir(path):
                 raise UserError(f"{path} is a folder. Give one file: {', '.join(READERS)}.")
-            if not os.path.exists(path):  # False, not an error, for a text that no path can be
+            if not os.path.exists(path):  # False, not an error, for a text that cannot be a path
                 raise unknown(
                     "dataset or file",
                     path,

@@ -3,7 +3,7 @@
 The popularity is the population of the city or country asked about; elements have none. The
 entity is the row of the table that holds the fact, so that all questions about one country (its
 capital, its currency, the country of that capital) are in one fold. A question that holds its
-answer ("Mexico City is the capital of which country?") is not asked.
+answer ("Mexico City is the capital of which country?") is left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RETEST_SHOTS = (
     Shot(question="What is the capital of Greenland?", answer="Nuuk"),
     Shot(question="What country is Salzburg in?", answer="Austria"),
 )
-SHOWN = {"toronto", "portugal", "japan", "oxygen"}  # the shots' entities: not asked about
+SHOWN = {"toronto", "portugal", "japan", "oxygen"}  # the worked examples' entities
 
 
 def make() -> list[Question]:

@@ -1,8 +1,8 @@
-"""The built-in set `atlas-compare`: compare two things; the question holds the answer.
+"""The built-in set `atlas-compare`: questions that compare two things and hold the answer.
 
 Folds are disjoint by entity, and a comparison has two things in it. So things are put into blocks
 by a hash of their key, only things of one block are compared, and the block is the entity: no name
-is ever in two. Each pair is asked about once. A hash decides which of the two comes first. The
+is in two blocks. Each pair has one question. A hash decides which of the two comes first. The
 popularity is the smaller of the two populations; elements have none.
 """
 
@@ -46,7 +46,7 @@ class Thing(NamedTuple):
 
 class Relation(NamedTuple):
     text: str
-    clear: Callable[[float, float], bool]  # is a difference of lower to higher beyond doubt?
+    clear: Callable[[float, float], bool]  # whether lower and higher differ beyond doubt
 
 
 def _times(factor: float) -> Callable[[float, float], bool]:
@@ -126,7 +126,7 @@ def _compared(
 def _question(
     entity: str, pair: tuple[Thing, Thing], relations: dict[str, Relation]
 ) -> Question | None:
-    """Ask about a pair by the first relation, in order of hash, in which the two clearly differ."""
+    """Make a question about a pair by the first relation (in hash order) that clearly differs."""
     keys = [thing.key for thing in pair]
     if any(a.name in b.phrase for a, b in (pair, pair[::-1])):
         return None  # "Guinea or Papua New Guinea": the one name cannot be told from the other

@@ -24,7 +24,7 @@ class Country(NamedTuple):
 
     @property
     def phrase(self) -> str:
-        """The name as a sentence has it."""
+        """The name as used in a sentence, with its article."""
         return f"{self.article} {self.name}".strip()
 
 
@@ -54,7 +54,7 @@ def countries() -> list[Country]:
 
 
 def cities() -> list[City]:
-    """Cities whose name means them and no other, from small towns to the largest."""
+    """Cities with an unambiguous name, from small towns to the largest."""
     return [City(**row) for row in _rows("cities.csv")]
 
 

@@ -2,7 +2,7 @@
 
 Required: `question`, and `answers` (a list, a JSON list as text, or "a | b") or `answer` (one
 text, or a list). Optional: `id`, `subject` or `subjects`, `relation` or `property`, `popularity`,
-`entity`, `split`, `ambiguous`. Text is text: nothing in a row is evaluated.
+`entity`, `split`, `ambiguous`. Nothing in a row is evaluated as code.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ OPTIONAL = ", ".join(NAMED[3:])
 HOW = f"Write --columns question=COLUMN,answers=COLUMN, and where you like {OPTIONAL}."
 SPLITS = {"validation": "dev", "valid": "dev", "val": "dev"}  # one name for the same split
 MOST_NAMED = 20  # bad rows in an error
-_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character
+_SURROGATE = re.compile("[\ud800-\udfff]")  # a lone surrogate
 
 
 class Columns(NamedTuple):
-    """The columns of a dataset that are read, by our names for them."""
+    """The columns of a dataset to read, by our names for them."""
 
     theirs: Mapping[str, str]
 
@@ -49,7 +49,7 @@ class Columns(NamedTuple):
 
 
 def read_columns(text: str | None) -> Columns | None:
-    """Parse `question=...,answers=...`; None for None."""
+    """Parse the option --columns, `question=...,answers=...`; None without it."""
     if text is None:
         return None
     pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
@@ -99,8 +99,8 @@ def drafts(
 ) -> list[Draft | None]:
     """Turn each row into a draft; None for a bad row that is skipped. An error names all bad rows.
 
-    A row that is a text could not be read: the text says why. Rows are counted from 1, the header
-    not counted. `split` is that of rows which name none.
+    A row that is a text could not be read: the text is the reason. Rows are counted from 1, without
+    the header. `split` is the default for rows that name none.
     """
     made: list[Draft | None] = []
     bad: list[str] = []

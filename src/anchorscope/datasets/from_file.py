@@ -26,7 +26,7 @@ NOT_READABLE = (
     OSError, EOFError, ValueError, RecursionError, csv.Error, zlib.error, NotImplementedError,
     KeyError, TypeError, OverflowError, MemoryError,
 )  # fmt: skip
-# A few packed kilobytes may unpack into terabytes: what is read at most.
+# The most that is read: a few compressed kilobytes may unpack into terabytes.
 MOST_LINE, MOST_TEXT, MOST_ROWS = 1 << 24, 1 << 32, 50_000_000
 
 
@@ -131,7 +131,7 @@ def _jsonl(path: Path) -> list[Row | str]:
 
 
 def _bounded_lines(file: IO[str]) -> Iterator[str]:
-    """Read a file line by line, never more than the bounds."""
+    """Read a file line by line; a ValueError above MOST_LINE or MOST_TEXT characters."""
     read = 0
     while line := file.readline(MOST_LINE + 1):
         read += len(line)

@@ -1,8 +1,8 @@
 """Read question sets from the hub, by name or by address: hub:ORG/NAME[:CONFIG][:SPLIT].
 
-Through the PyPI package `datasets`. The hub's scripts are never run (`datasets` from version 4 on
-cannot), so only sets with data files can be read. At an address the columns may be any; `--columns`
-says which of them are ours.
+Uses the PyPI package `datasets`. The hub's scripts are never run (`datasets` from version 4 on
+cannot), so only sets with data files can be read. A dataset at an address may have any columns;
+`--columns` maps them to ours.
 """
 
 from __future__ import annotations

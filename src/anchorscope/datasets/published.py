@@ -1,4 +1,4 @@
-"""The published question sets: their place on the hub, and how to convert their rows."""
+"""Define the published question sets: their place on the hub and the conversion of their rows."""
 
 from __future__ import annotations
 

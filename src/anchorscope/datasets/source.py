@@ -1,4 +1,4 @@
-"""Describe a dataset: its columns, its worked examples, and where its rows are."""
+"""Describe a dataset: its columns, its worked examples, and the place of its rows."""
 
 from __future__ import annotations
 

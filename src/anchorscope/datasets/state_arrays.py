@@ -1,4 +1,4 @@
-"""Open arrays of states that were extracted elsewhere, and say what is wrong with them.
+"""Open and validate arrays of states that were extracted elsewhere.
 
 The arrays of a .safetensors file are mapped into memory and read some rows at a time; those of a
 .npz file are read whole.
@@ -45,7 +45,7 @@ Arrays = Mapping[str, Array]
 
 
 def open_arrays(source: str | Path | Mapping[str, Any]) -> dict[str, Array]:
-    """The arrays of a file or a mapping, by name."""
+    """Open the arrays of a file or a mapping, by name."""
     if isinstance(source, Mapping):
         given = {name: value for name, value in source.items() if value is not None}
         return {name: np.atleast_1d(np.asarray(value)) for name, value in given.items()}
@@ -68,7 +68,7 @@ def open_arrays(source: str | Path | Mapping[str, Any]) -> dict[str, Array]:
 
 
 def _open_safetensors(path: Path) -> dict[str, Array]:
-    """The tensors of a file, and the lists of text that its metadata holds as JSON."""
+    """Open the tensors of a file, and the lists of text that its metadata holds as JSON."""
     arrays: dict[str, Array] = {}
     with safe_open(path, framework="pt") as file:
         for name, text in (file.metadata() or {}).items():
@@ -86,9 +86,9 @@ def dtype_of(array: Array) -> str:
 
 
 def blocks_of(array: Array, *, passes: int = 1) -> Iterator[tuple[int, np.ndarray]]:
-    """Some rows of an array at a time, each with the number of its first; bfloat16 as float32.
+    """Yield an array in blocks of rows, each with the number of its first row, bfloat16 as float32.
 
-    `passes`: how many arrays are read in step.
+    `passes`: the number of arrays that are read together.
     """
     size = max(1, _BLOCK // (max(1, math.prod(array.shape[1:])) * passes))
     for start in range(0, len(array), size):
@@ -97,12 +97,12 @@ def blocks_of(array: Array, *, passes: int = 1) -> Iterator[tuple[int, np.ndarra
 
 
 def values(array: Array) -> list[Any]:
-    """The entries of one axis as Python values, bytes as text."""
+    """Convert an array [sample] to Python values, bytes to text."""
     return [v.decode() if isinstance(v, bytes) else v for v in array.tolist()]
 
 
 def facts_of(arrays: Arrays, *, dataset: str) -> pd.DataFrame:
-    """A row for each sample; a text that is missing is "", a number NaN."""
+    """Tabulate the facts of the samples, one row each; a missing text is "", a number NaN."""
     n = len(arrays["clean"])
     facts = pd.DataFrame({"z": np.array(values(arrays["z"]), dtype=np.int64)})
     for name in TEXTS:
@@ -116,7 +116,7 @@ def facts_of(arrays: Arrays, *, dataset: str) -> pd.DataFrame:
 
 
 def check_arrays(arrays: Arrays) -> str:
-    """The hash of all arrays that are used; a UserError that says what is wrong with them."""
+    """Validate the arrays and hash those that are used; a UserError says what is wrong."""
     missing = [name for name in (*NEEDED, "z") if name not in arrays]
     if missing:
         raise UserError(
@@ -158,7 +158,7 @@ def check_arrays(arrays: Arrays) -> str:
 
 
 def _check_states(states: Arrays) -> hashlib.blake2b:
-    """Read everything once: every state finite, and other passes other states."""
+    """Hash all states, and check that they are finite and that passes differ from each other."""
     digest = hashlib.blake2b(digest_size=16)
     broken: dict[str, list[np.ndarray]] = {name: [] for name in states}
     # Pairs that are the same so far; of clean itself, with its first sample.

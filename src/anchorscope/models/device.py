@@ -26,7 +26,7 @@ class Choice(NamedTuple):
 
 
 def choose(device: str = "auto", dtype: str = "auto") -> Choice:
-    """The device and dtype to run on; `auto` asks the machine."""
+    """Choose the device and dtype to run on; `auto` goes by the hardware."""
     if dtype not in get_args(DType):
         raise unknown("dtype", dtype, get_args(DType))
     chosen, because = _device(device)
@@ -56,7 +56,7 @@ def cpu_has_bfloat16() -> bool:
 
 
 def _device(name: str) -> tuple[str, str]:
-    """The device of a name, and the reason in words."""
+    """Resolve the name of a device; return it with the reason in words."""
     if name == BALANCED:
         return _device("auto")[0], "spread over the devices as asked"
     if name == "auto":
@@ -81,7 +81,7 @@ def _device(name: str) -> tuple[str, str]:
 
 
 def read_spread(place: str, *, memory: Memory = None, **options: Any) -> PreTrainedModel:
-    """The model, read straight onto all devices; what they cannot hold stays on disk."""
+    """Load a model directly onto all devices; weights that do not fit stay on disk."""
     folder = TemporaryDirectory(prefix="anchorscope-")
     lm = AutoModelForCausalLM.from_pretrained(
         place, device_map="auto", max_memory=memory, offload_folder=folder.name, **options
@@ -91,7 +91,7 @@ def read_spread(place: str, *, memory: Memory = None, **options: Any) -> PreTrai
 
 
 def spread_out(lm: Any, *, memory: Memory = None) -> Any:
-    """Dispatch a model that is whole in main memory over all devices, in place."""
+    """Dispatch a model from main memory over all devices, in place."""
     from accelerate import dispatch_model, infer_auto_device_map
     from accelerate.utils import get_balanced_memory
 
@@ -105,7 +105,7 @@ def spread_out(lm: Any, *, memory: Memory = None) -> Any:
 
 
 def first_device(lm: Any) -> torch.device:
-    """The device of a model's embedding, which takes the tokens; its weights may be offloaded."""
+    """The device on which a model's embedding takes the tokens; its weights may be offloaded."""
     embedding = lm.get_input_embeddings()
     hook = getattr(embedding, "_hf_hook", None)
     hooks: Any = getattr(hook, "hooks", (hook,))

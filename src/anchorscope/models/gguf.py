@@ -1,8 +1,8 @@
 """Convert a GGUF file into a folder of safetensors, once: the second start takes seconds.
 
 transformers converts the weights and the tokenizer. It does not read which tokens the file puts
-around every text, and a model that never saw a text without its first token answers a fraction of
-what it knows: these come from the file's header, or are those usual for its kind of tokenizer.
+around every text, and without its first token a model answers far worse: these tokens come from the
+file's header, or are the usual ones for its kind of tokenizer.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _UNREADABLE = (
 
 
 def convert_once(path: Path) -> Path:
-    """The folder of safetensors that holds the same model as the GGUF file at `path`.
+    """Convert the GGUF file at `path` into a folder of safetensors, once; return the folder.
 
-    Every file of it is checked each time; where one is damaged, the conversion is made again.
+    Every file of the folder is checked at each call; where one is damaged, it is converted again.
     """
     folder = folder_of(path)
     if damaged_file(folder) is None:
@@ -65,7 +65,7 @@ def convert_once(path: Path) -> Path:
 
 
 def _replace_damaged(path: Path, folder: Path) -> None:
-    """Convert the file, unless a process that held the lock before has done so."""
+    """Convert the file, unless another process has done so while this one waited for the lock."""
     damaged = damaged_file(folder)
     if damaged is None:
         return
@@ -86,7 +86,7 @@ def _replace_damaged(path: Path, folder: Path) -> None:
 
 def _convert(path: Path, folder: Path) -> None:
     """Write model and tokenizer into a new folder, and the hashes of all its files."""
-    # The header first: a file that is cut off, or no GGUF file, fails at once.
+    # Read the header first: a truncated file, or one that is not GGUF, fails at once.
     header = read_header(path)
     where: dict[str, Any] = {"gguf_file": path.name, "trust_remote_code": False}
     # transformers before 5.18 unpacks every weight by default, and has no such config.
@@ -107,8 +107,8 @@ def _convert(path: Path, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     file = folder / "tokenizer_config.json"
     config = json.loads(file.read_text(encoding="utf-8")) | options  # for `doctor` to check
-    # The class that takes tokenizer.json as it is: others rebuild its parts from the vocabulary,
-    # and some releases of transformers choose the wrong one of them for a Llama.
+    # This class reads tokenizer.json unchanged: others rebuild its parts from the vocabulary, and
+    # some releases of transformers choose the wrong one of them for a Llama.
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
     file.write_text(json.dumps(config, indent=2), encoding="utf-8")
     hashes = {file.name: file_hash(file) for file in sorted(folder.iterdir())}
@@ -120,7 +120,7 @@ def _convert(path: Path, folder: Path) -> None:
 
 
 def damaged_file(folder: Path) -> str | None:
-    """The first file of a converted folder that is not as it was written; None if all are."""
+    """The first file of a converted folder that has changed or is missing; None if none has."""
     try:
         hashes = dict(json.loads((folder / _CHECKSUMS).read_text()))
     except (OSError, ValueError, TypeError):
@@ -135,7 +135,7 @@ def damaged_file(folder: Path) -> str | None:
 
 
 # Without an entry in the header llama.cpp goes by the kind of tokenizer: SentencePiece and
-# WordPiece begin with BOS; byte-level BPE does not, but for these pre-tokenizers.
+# WordPiece begin with BOS; byte-level BPE does so only with these pre-tokenizers.
 _BEGINS = {"llama", "bert"}
 _ENDS = {"bert", "t5"}
 _BPE_BEGINS = {
@@ -162,7 +162,7 @@ class Header(NamedTuple):
 
 
 def read_header(path: Path) -> Header:
-    """The header of a GGUF file; where it names no tokens, those that llama.cpp uses."""
+    """Read the special tokens from a GGUF header; where it names none, llama.cpp's defaults."""
     fields = GGUFReader(str(path)).fields
 
     def named(name: str) -> Any:
@@ -183,7 +183,7 @@ def read_header(path: Path) -> Header:
 
 
 def _set_special_tokens(tokenizer: Any, header: Header) -> None:
-    """Give a tokenizer the tokens that the file names, also around a text."""
+    """Set a tokenizer's special tokens to those of the file, and put them around a text."""
     for name in ("bos", "eos"):
         number = getattr(header, name)
         if number is not None and getattr(tokenizer, f"{name}_token_id") != number:
@@ -195,7 +195,7 @@ def _set_special_tokens(tokenizer: Any, header: Header) -> None:
     if begins == bool(bos) and ends == bool(eos):
         return
     # The tokenizer's class ignores its options for these tokens. A template that transformers made
-    # is replaced; what mends offsets stays in front.
+    # is replaced; a ByteLevel processor, which corrects offsets, stays in front.
     backend = tokenizer.backend_tokenizer
     around_text: Any = processors.TemplateProcessing(
         single=" ".join(token for token in (bos, "$A", eos) if token),

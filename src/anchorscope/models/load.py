@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Model:
-    """A causal language model with its tokenizer and the names of its parts."""
+    """A causal language model with its tokenizer and its parts: decoder, blocks, head."""
 
     name: str  # as figures write it
     source: str  # as the user gave it
@@ -86,7 +86,7 @@ def load_model(
         adapter: A PEFT adapter's folder or hub id; it is merged into the weights.
 
     Returns:
-        The model with its tokenizer and the names of its parts.
+        The model with its tokenizer and its parts.
 
     Examples:
         >>> import anchorscope as anc
@@ -120,7 +120,7 @@ def load_model(
             raise
         except torch.OutOfMemoryError as error:
             raise _too_large(choice.device) from error
-        except Exception as error:  # a folder or an answer that makes no sense ends in any error
+        except Exception as error:  # an invalid folder or reply may raise any error
             raise unreadable(given, error, trusted=trust_remote_code) from error
     if adapter is not None:
         path = user_path(adapter)
@@ -141,7 +141,7 @@ def load_model(
 
 
 def _wrap(model: Any, tokenizer: Any, adapter: str | Path | None) -> Model:
-    """A model that the caller has loaded; its weights, device and dtype stay as they are."""
+    """Wrap a model that the caller has loaded; its weights, device and dtype stay as they are."""
     if isinstance(model, Model) and (adapter is None or str(adapter) == model.adapter):
         return model
     if adapter is not None or isinstance(model, Model):
@@ -184,7 +184,7 @@ def _wrap(model: Any, tokenizer: Any, adapter: str | Path | None) -> Model:
 def _read_weights(
     place: str, choice: Choice, options: dict[str, Any], adapter: str | Path | None
 ) -> Any:
-    """The model on its device, its adapter merged into it."""
+    """Load the weights onto the device, with the adapter merged into them."""
     if choice.spread and adapter is None:
         return read_spread(place, dtype=choice.dtype, **options)
     # Straight onto the device, without a copy in main memory; an adapter is merged first.
@@ -224,7 +224,7 @@ def _without_library_bars() -> Iterator[None]:
 
 
 def unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
-    """The error for a model that cannot be loaded; for its own code, the option that runs it."""
+    """Make the error for a model that cannot be loaded; name the option for a model's own code."""
     advice = (
         "Accepted: a hub id (org/name) that can be reached from here, a folder, a .gguf file, "
         "or `bundled`."
@@ -239,7 +239,7 @@ def unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
 
 
 def _with_offsets(tokenizer: Any, name: str) -> Any:
-    """The same tokenizer; an error where it cannot say which characters a token covers."""
+    """Return the tokenizer; a UserError where it gives no character offsets."""
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(
             f"The tokenizer of {name} ({type(tokenizer).__name__}) gives no character offsets. "
@@ -260,7 +260,7 @@ def _merge_adapter(lm: PreTrainedModel, adapter: str) -> PreTrainedModel:
     place = str(path) if path.is_dir() else adapter
     try:
         with warnings.catch_warnings():
-            # Weights the file lacks would stay as they were drawn: the base under another name.
+            # Weights that the file lacks would keep their initial values, without effect.
             warnings.filterwarnings("error", message=".*missing adapter keys")
             merged: Any = PeftModel.from_pretrained(lm, place)
         if merged.active_peft_config.is_prompt_learning:

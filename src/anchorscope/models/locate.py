@@ -85,18 +85,18 @@ def weights_called(name: str) -> Weights:
 
 
 def path_of(model: str) -> Path:
-    """The path of a model's file or folder; that of fetched weights for their short name."""
+    """The path of a model's file or folder; for a short name, of the downloaded weights."""
     weights = WEIGHTS.get(model)
     return (weights and weights.local()) or user_path(model)
 
 
 def folder_of(path: Path) -> Path:
-    """The folder into which the GGUF file at `path` is converted, named by every byte of it."""
+    """The folder into which the GGUF file at `path` is converted, named by the file's hash."""
     return cache_folder() / f"{path.stem}-{_GGUF_FORMAT}-{file_hash(path)[:16]}"
 
 
 def file_hash(path: Path) -> str:
-    """A hash of every byte of a file, at the speed of the disk."""
+    """Hash every byte of a file with xxh3, at the speed of the disk."""
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:
         while block := file.read(1 << 22):
@@ -105,7 +105,7 @@ def file_hash(path: Path) -> str:
 
 
 def find_model(model: str) -> Path | str:
-    """A .gguf file, a folder with a config.json, or a hub id; an error where there is no model."""
+    """Resolve a model's name to a .gguf file, a folder or a hub id; a UserError without one."""
     weights = WEIGHTS.get(model)
     if weights is not None and weights.local() is None:
         raise UserError(
@@ -137,7 +137,7 @@ def find_model(model: str) -> Path | str:
 def config_source(model: str) -> tuple[str, dict[str, str]]:
     """The place of a model's config and tokenizer, and the options of `from_pretrained` for it.
 
-    A .gguf file that was converted has them in its folder; otherwise transformers reads the file.
+    A converted .gguf file has them in its folder; otherwise transformers reads the file.
     """
     place = find_model(model)
     if isinstance(place, Path) and place.suffix == ".gguf":

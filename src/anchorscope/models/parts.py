@@ -1,4 +1,4 @@
-"""Find the parts of a decoder by shape rather than by model name, and how long its rows may be."""
+"""Find the blocks, attentions and head of a decoder, and how long its rows may be."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anchorscope.errors import UserError
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a decoder that anchorscope touches."""
+    """The modules of a decoder that anchorscope reads or changes, and its width."""
 
     decoder: nn.Module  # token ids -> last hidden state, without the head
     blocks: tuple[nn.Module, ...]  # block k, counted from 1, is blocks[k - 1]
@@ -25,7 +25,7 @@ class Parts:
 
 
 def find_parts(lm: PreTrainedModel) -> Parts:
-    """The parts of a causal language model; an error where one of them is not found."""
+    """Find the decoder, blocks, attentions and head of a causal language model."""
     config = lm.config.get_text_config()
     decoder = lm.get_decoder()
     head = lm.get_output_embeddings()
@@ -66,11 +66,11 @@ def _attention(block: nn.Module) -> nn.Module:
 
 
 def rotary_switch(lm: nn.Module) -> int | None:
-    """The longest row, in tokens, before the rotary angles of all rows of its pass change.
+    """The longest row, in tokens, that does not change the rotary angles of its whole pass.
 
-    None where they depend on positions alone. `longrope` (Phi-3 and later) takes other frequencies
-    for a pass that is longer than the length it was first trained on, `dynamic` for one longer than
-    its window.
+    None where the angles depend on positions alone. `longrope` (Phi-3 and later) takes other
+    frequencies for a pass longer than the length it was first trained on, `dynamic` for one longer
+    than its window.
     """
     return min((switch for module in lm.modules() for switch in _switches(module)), default=None)
 
@@ -84,14 +84,14 @@ def longest_row(lm: nn.Module) -> int | None:
 
 
 def check_row(lm: nn.Module, name: str, tokens: int) -> None:
-    """Raise a UserError where a row of so many tokens would change the angles of others."""
+    """Raise a UserError where a row is long enough to change the rotary angles of others."""
     switch = rotary_switch(lm)
     if switch is not None and tokens > switch:
         raise row_too_long(name, switch, tokens)
 
 
 def row_too_long(name: str, switch: int, tokens: int) -> UserError:
-    """The error for a row beyond the switch."""
+    """Make the error for a row that is longer than `rotary_switch` allows."""
     return UserError(
         f"{name} reads rows of up to {switch} tokens exactly: in longer passes its rotary "
         f"embedding turns every row by other angles. {tokens} were given. Shorten the "
@@ -100,7 +100,7 @@ def row_too_long(name: str, switch: int, tokens: int) -> UserError:
 
 
 def _switches(module: Any) -> Iterator[int]:
-    """The bounds of one rotary embedding, one for each kind of layer that has its own."""
+    """Yield the row bounds of one rotary embedding, one for each kind of layer that has its own."""
     kinds = module.__dict__.get("rope_type")
     config = getattr(module, "config", None)
     if kinds is None or config is None:
@@ -113,5 +113,5 @@ def _switches(module: Any) -> Iterator[int]:
             name = "original_max_position_embeddings"
             yield own.get(name) or getattr(config, name, None) or config.max_position_embeddings
         elif "dynamic" in str(kind):
-            # At exactly its window, transformers keeps what a longer pass has left behind.
+            # At exactly its window, transformers keeps the frequencies of an earlier, longer pass.
             yield module.original_max_seq_len - 1

@@ -1,9 +1,9 @@
 """Make few-shot prompts, as chat turns or plain `Q:`/`A:` text, and find the question in them.
 
-A tokenizer turns the names of its special tokens into the tokens wherever they are: `<|im_end|>` in
-a question would end a turn. So a prompt is made of pieces, ours and those of others. Where one of
-the latter gave a special token, the prompt is tokenised again by a copy of the tokenizer that has
-secret names for its special tokens.
+A tokenizer turns the names of its special tokens into the tokens wherever they occur: `<|im_end|>`
+in a question would end a turn. So a prompt is made of trusted and untrusted pieces. Where an
+untrusted piece gives a special token, the prompt is tokenised again by a copy of the tokenizer that
+has secret names for its special tokens.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Prompt:
 
 
 def make_prompt(model: Model, question: str, *, shots: Sequence[Shot], style: str) -> Prompt:
-    """The prompt for a question in a settled style, `chat` or `text`."""
+    """Make the prompt for a question in the style `chat` or `text`."""
     return make_prompts(model, [question], shots=shots, style=style)[0]
 
 
@@ -65,7 +65,7 @@ def make_prompts(
     style: str,
     wording: Wording = USUAL,
 ) -> list[Prompt]:
-    """The prompts for questions in a settled style, tokenised together on all cores."""
+    """Make the prompts for questions in the style `chat` or `text`, tokenised on all cores."""
     *before, after = _pieces_around(model, shots, style, wording)
     pieces = [[*before, PromptPart(question, False), after] for question in questions]
     if style == "chat":
@@ -91,7 +91,7 @@ def make_prompts(
 def _written(
     model: Model, question: str, shots: Sequence[Shot], style: str, wording: Wording
 ) -> str:
-    """The text of a prompt: the chat template's own, or questions and answers line by line."""
+    """Write the text of a prompt, by the chat template or as lines of questions and answers."""
     turns = [(shot.question, shot.answer) for shot in shots]
     if style == "text":
         before = "".join(f"{wording.question}{q}\n{wording.answer} {a}\n\n" for q, a in turns)
@@ -108,12 +108,12 @@ def _written(
 def _as_written(
     model: Model, parts: list[PromptPart], shots: Sequence[Shot], wording: Wording
 ) -> list[PromptPart]:
-    """The parts as the chat template writes them; an error where it changes the question."""
+    """Split a prompt as the chat template writes it; a UserError where it changes the question."""
     question = parts[-2].text
     written = _written(model, question, shots, "chat", wording)
     if "".join(part.text for part in parts) == written:
         return parts
-    if written.count(question) == 1:  # a template that says other things beside some questions
+    if written.count(question) == 1:  # a template that writes other text around some questions
         before, _, after = written.partition(question)
         return [PromptPart(before, True), PromptPart(question, False), PromptPart(after, True)]
     raise UserError(
@@ -125,7 +125,7 @@ def _as_written(
 def _pieces_around(
     model: Model, shots: Sequence[Shot], style: str, wording: Wording
 ) -> list[PromptPart]:
-    """The pieces before a question and the one after it, as they are written around marks."""
+    """Split a prompt into the pieces before and after a question, found with random marks."""
     texts = [text for shot in shots for text in (shot.question, shot.answer)]
     marks = [f"x{secrets.token_hex(8)}x" for _ in (*texts, "the question")]
     turns = [Shot(question=q, answer=a) for q, a in zip(marks[:-1:2], marks[1::2], strict=True)]
@@ -143,18 +143,18 @@ def _pieces_around(
 
 
 def window_of(model: Model) -> int | None:
-    """The tokens of the model's window; None where its config does not say."""
+    """The model's context window in tokens; None where its config does not give it."""
     config = getattr(getattr(model, "lm", None), "config", None)
     return getattr(config and config.get_text_config(), "max_position_embeddings", None)
 
 
 def has_chat(model: Model) -> bool:
-    """Whether the tokenizer brings a chat template."""
+    """Whether the tokenizer has a chat template."""
     return bool(getattr(model.tokenizer, "chat_template", None))
 
 
 def first_tokens(model: Model) -> tuple[bool, str]:
-    """Whether a text begins with the token that the model's files name, and what was found."""
+    """Check that prompts begin with BOS as the model's files say; also return what was found."""
     tokenizer = model.tokenizer
     file = Path(str(getattr(tokenizer, "name_or_path", ""))) / "tokenizer_config.json"
     files = getattr(tokenizer, "init_kwargs", {})
@@ -173,7 +173,7 @@ def first_tokens(model: Model) -> tuple[bool, str]:
 
 
 def stop_ids(model: Model, *, lines: bool = True) -> list[int]:
-    """The tokens that end an answer: every end-of-text token, and those with an end of `lines`."""
+    """Ids of the tokens that end an answer: end of text, end of turn, and the end of `lines`."""
     tokenizer = model.tokenizer
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     ends_line = {i for token, i in vocabulary.items() if "Ċ" in token or "\n" in token}
@@ -191,7 +191,7 @@ Offsets = tuple[tuple[int, int], ...]
 
 
 class PromptPart(NamedTuple):
-    """A part of a prompt; special tokens that it names are tokens only where it is ours."""
+    """A part of a prompt; the names of special tokens become tokens only where it is `ours`."""
 
     text: str
     ours: bool
@@ -207,9 +207,9 @@ class TokenisedPrompt(NamedTuple):
 def tokenise(
     tokenizer: Any, prompts: Sequence[Sequence[PromptPart]], *, special: bool
 ) -> list[TokenisedPrompt]:
-    """The tokens of each prompt; `special` adds those that the tokenizer puts around a text.
+    """Tokenise prompts; `special` adds the tokens that the tokenizer puts around a text.
 
-    All are tokenised together; a hostile one is tokenised once more by itself.
+    All are tokenised together; one with an injected special token is tokenised again by itself.
     """
     texts = ["".join([piece.text for piece in pieces]) for pieces in prompts]
     only = dict.fromkeys(("return_attention_mask", "return_token_type_ids", "verbose"), False)
@@ -226,7 +226,7 @@ def tokenise(
 
 
 def guarded_tokens(tokenizer: Any) -> dict[int, str]:
-    """The tokens that no question may write: special ones, and those of the chat template."""
+    """Tokens that a question must not produce: special ones, and those of the chat template."""
     template = str(getattr(tokenizer, "chat_template", None) or "")
     return {
         int(id): token.content
@@ -238,7 +238,7 @@ def guarded_tokens(tokenizer: Any) -> dict[int, str]:
 def _writes_guarded_token(
     pieces: Sequence[PromptPart], coded: TokenisedPrompt, guarded: dict[int, str]
 ) -> bool:
-    """Whether a piece that is not ours gave a guarded token."""
+    """Whether an untrusted piece of a prompt gave a guarded token."""
     if guarded.keys().isdisjoint(coded.ids):
         return False
     spans = [span for id, span in zip(*coded, strict=True) if id in guarded and span[0] < span[1]]
@@ -253,7 +253,7 @@ def _writes_guarded_token(
 
 @lru_cache(maxsize=4)
 def _secret_coder(tokenizer: Any) -> Callable[[Sequence[PromptPart], bool], TokenisedPrompt]:
-    """Tokenise by a copy of the tokenizer that has other names for its special tokens."""
+    """Make a function that tokenises with secret names for the special tokens."""
     guarded = guarded_tokens(tokenizer)
     # Random private-use letters, different in each process, so that no text can contain them; as
     # many as the name has, so that offsets stay.

@@ -1,1 +1,1 @@
-"""The order of a run, from questions to report."""
+"""Make runs and studies, from questions to report."""

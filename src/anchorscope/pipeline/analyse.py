@@ -1,7 +1,7 @@
-"""From the answers and states of a run folder to its tables: the one order of the analysis.
+"""Analyse the answers and states of a run folder: train probes and write every table.
 
-`run`, `analyse`, `simulate` and `verify --deep` all come through here. No model is needed, and a
-dataset knows nothing of the others, so that any process can analyse one.
+`run`, `analyse`, `simulate` and `verify --deep` all use these functions. No model is needed, and
+datasets are analysed independently, so any process can analyse one.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from anchorscope.run_folder.view import RunView
 from anchorscope.show import write_figures, write_report
 from anchorscope.spans.question import spans_table
 
-_INPUTS = ("answers", "states", "outputs", "evidence")  # that `verify --deep` starts from
+_INPUTS = ("answers", "states", "outputs", "evidence")  # read by `verify --deep`
 
 
 def stored_datasets(run: Run, shards: Sequence[int] | None = None) -> list[Dataset]:
-    """All datasets of a run from the answers on disk, or those of some shards, in their order."""
+    """Load the datasets of a run from the answers on disk, or only those of some shards."""
     numbers = range(count_answers(run.store)) if shards is None else shards
     samples: dict[str, list[Sample]] = {}
     for number in numbers:
@@ -75,7 +75,7 @@ def train_probes(run: Run, dataset: Dataset) -> Readings:
 
 
 def analyse_dataset(run: Run, dataset: Dataset, readings: Readings) -> Tables:
-    """Every table of one dataset, by name."""
+    """Compute every table of one dataset, by name."""
     store, config, model = run.store, run.config, run.model_name
     with run.stage("pathways"):
         tables = _pathway_tables(run, dataset, readings)
@@ -97,7 +97,7 @@ def analyse(run: Run, datasets: Sequence[Dataset]) -> None:
 
 
 def join_tables(run: Run, by_dataset: Sequence[Tables]) -> Tables:
-    """The tables of all datasets together, and those that compare datasets."""
+    """Concatenate the tables of all datasets, and add those that compare datasets."""
     names = dict.fromkeys(name for tables in by_dataset for name in tables)
     joined = {
         name: pd.concat([t[name] for t in by_dataset if name in t], ignore_index=True)
@@ -107,7 +107,7 @@ def join_tables(run: Run, by_dataset: Sequence[Tables]) -> Tables:
 
 
 def save_samples(run: Run, datasets: Sequence[Dataset]) -> pd.DataFrame:
-    """Write samples.parquet: the samples, each with its fold."""
+    """Write samples.parquet: the samples of all datasets, each with its fold."""
     frame = to_frame([sample for dataset in datasets for sample in dataset.samples])
     folds = {
         id: int(fold)
@@ -120,7 +120,7 @@ def save_samples(run: Run, datasets: Sequence[Dataset]) -> pd.DataFrame:
 
 
 def save_tables(run: Run, tables: Tables, samples: pd.DataFrame) -> None:
-    """Write every table under tables/, and the claims that they and the samples decide."""
+    """Write every table under tables/, and the decisions on the claims, claims.csv."""
     with run.stage("tables"):
         for name, table in tables.items():
             if name == "pathways":
@@ -132,7 +132,7 @@ def save_tables(run: Run, tables: Tables, samples: pd.DataFrame) -> None:
 
 
 def _pathway_tables(run: Run, dataset: Dataset, readings: Readings) -> Tables:
-    """The tables of ΔP, probes, controls and strict mode, and the finding."""
+    """Compute the tables of ΔP, probes, controls and strict mode, and the finding."""
     bank = StateBank(run.store.path, list(dataset.answers.ids))
     every_run = dict.fromkeys((*READ, *(cut.name for cut in passes_of(run.config))))
     own = {name: readings.logits[name] for name in every_run if name in readings.logits}
@@ -151,13 +151,13 @@ def _pathway_tables(run: Run, dataset: Dataset, readings: Readings) -> Tables:
     return pathway_tables(inputs, spread)
 
 
-# Around the analysis: the description of a run without a model, and the pages of any run.
+# Describe a run without a model, and write the figures and report of any run.
 
 
 def describe(
     store: Store, config: Config, *, command: str, model: dict[str, Any], dataset: dict[str, Any]
 ) -> None:
-    """Write run.json as a run with a model does, and an empty table of spans."""
+    """Write run.json for a run without a model, and an empty table of spans."""
     store.save_info(
         {
             "config": asdict(config),
@@ -173,7 +173,7 @@ def describe(
 
 
 def publish(run: Run, **extras: list[str]) -> RunView:
-    """Write the figures and the report, and mark the run as finished, with what it has beside."""
+    """Write the figures and the report, and mark the run as finished; `extras` go to run.json."""
     with run.stage("report"):
         view = RunView.open(run.store.path, unfinished_ok=True)
         write_figures(view)
@@ -183,18 +183,18 @@ def publish(run: Run, **extras: list[str]) -> RunView:
     return RunView.open(run.store.path)
 
 
-# The tables computed again, in a folder of their own, and compared byte for byte.
+# Recompute the tables in a temporary folder and compare them byte for byte.
 
 
 def recomputed(path: Path, *, progress: Progress | None = None) -> Iterator[Checked]:
-    """Each table of a finished run, computed again and compared."""
+    """Recompute each table of a finished run and compare it with the stored one."""
     view = RunView.open(path, collected_ok=True)
     if not (view.path / "answers").is_dir() or not (view.path / "states").is_dir():
         yield Checked(name="--deep", note="no answers or no states here: nothing is computed again")
         return
     with tempfile.TemporaryDirectory() as place:
         again = Path(place)
-        # A folder that reads the run's answers and states, and writes beside nothing of it.
+        # A folder with links to the run's answers and states, so that the run is not written to.
         (again / MARKERS).mkdir()
         for name in (*_INPUTS, *(f"{MARKERS}/{name}" for name in _INPUTS)):
             if (view.path / name).is_dir():
@@ -207,7 +207,7 @@ def recomputed(path: Path, *, progress: Progress | None = None) -> Iterator[Chec
 
 
 def _compute(view: RunView, again: Path, progress: Progress) -> None:
-    """Every table that answers and states decide, under `again`."""
+    """Recompute in folder `again` every file that follows from the answers and states."""
     config = Config.restore(dict(view.config))
     for field, noted in {"evidence": "evidence", "ablate": "ablated"}.items():
         if noted in view.info:

@@ -1,6 +1,6 @@
-"""Collect what detectors learn from: answers, their states, P(True), and no analysis of pathways.
+"""Collect training data for detectors: answers, their states and P(True), without pathways.
 
-Answers drawn beside the greedy ones are a stage of their own: they cost as much again, many times.
+Sampled answers are a separate stage: they cost many times as much as the greedy ones.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from anchorscope.run_folder.states import shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 
-COLLECTED = ("detectors",)  # the pieces of evidence that a folder for detectors has
+COLLECTED = ("detectors",)  # the pieces of evidence in a folder for detectors
 
 
 def collect(
@@ -49,9 +49,9 @@ def collect(
     config: Config | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """The folder `out`, ready for detectors; continued where it stopped if it is there already.
+    """Collect training data for detectors in folder `out`, or continue where it stopped.
 
-    `model` and `questions` are what `run` takes.
+    `model` and `questions` are as in `run`. Returns the folder.
     """
     config, sets, identity = resolve(model, questions, config or Config())
     check_spread(config, model)
@@ -77,13 +77,13 @@ def _finish(run: Run) -> None:
 
 
 def collected_passes(config: Config) -> list[Intervention]:
-    """The passes of a folder for detectors."""
+    """The interventions whose passes detectors need."""
     more = (cut for name in COLLECTED for cut in piece_of(name).passes(config))
     return [knockout_of(config), *more]
 
 
 def _read(run: Run, model: Any) -> None:
-    """Read what detectors learn from."""
+    """Read the answers, states and outputs that detectors need."""
     with open_reader(run, model) as reader:
         read_states(run, reader, collected_passes(run.config))
         read_pieces(run, reader, COLLECTED)
@@ -99,7 +99,7 @@ def _read(run: Run, model: Any) -> None:
             )
 
 
-ROWS = 256  # own rows that are read and stored together
+ROWS = 256  # rows of the user's that are read and stored together
 
 
 def collect_answers(
@@ -110,11 +110,11 @@ def collect_answers(
     config: Config | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """The folder `out` with what detectors need of rows of your own; continued if it is there.
+    """Collect training data for detectors from the user's own answers, in folder `out`.
 
     Each row has `messages`, `prompt` or `question`, an `answer` and a `label`. The answers are
-    read in one pass and nothing is written by the model. A row's `entity` keeps rows about one
-    thing in one fold; without one, what was asked does.
+    read in one pass; the model generates nothing. A row's `entity` keeps rows about one thing in
+    one fold; by default the question is the entity. Continues an unfinished folder; returns it.
     """
     config, rows = config or Config(), rows_of_file(place)
     name = "stdin" if str(place) == "-" else Path(place).stem
@@ -148,10 +148,10 @@ def add_samples(
     config: Config | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """The finished run in `folder` with `samples` drawn answers to each question beside it.
+    """Add `samples` sampled answers to each question of a run, or continue where it stopped.
 
-    Continued where it stopped. `model` is the run's own, loaded; or `config`, what `collect` was
-    asked for, names it. The name in run.json is never loaded: the folder may come from elsewhere.
+    `model` is the run's own model, loaded; without it, `config` names the model. The name in
+    run.json is never loaded, since the folder may come from elsewhere. Returns the folder.
     """
     check_sampling(samples, temperature)
     if model is None and config is None:
@@ -183,7 +183,7 @@ def add_samples(
 
 
 def check_sampling(samples: int, temperature: float) -> None:
-    """Raise a UserError where answers cannot be drawn so."""
+    """Raise a UserError for an invalid number of sampled answers or an invalid temperature."""
     if samples < 2:
         raise UserError(f"--samples is {samples}. Accepted: 2 or more, or leave it out.")
     if not 0 < temperature < float("inf"):

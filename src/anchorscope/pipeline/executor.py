@@ -1,8 +1,7 @@
-"""Where a run's work is done: this process, local processes, Ray actors, or one rank's share.
+"""Run tasks in this process, in local processes, on Ray actors, or as one rank's share.
 
-Steps hand tasks to `Reader.map` and know nothing of processes. What a task writes is on disk when
-the task counts as done; the task of a lost worker is done again. States never travel: every worker
-writes its own files.
+Stages pass tasks to `Reader.map`. A task is done once its files are on disk; the task of a lost
+worker is run again. States are never sent between processes: every worker writes its own files.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ from anchorscope.run_folder.samples import answers_name
 from anchorscope.run_folder.states import shard_name
 from anchorscope.run_folder.store import Busy
 
-LOST = 3  # workers that a task may end until the run stops
+LOST = 3  # workers lost on one task after which the run stops
 _ON_GPUS = ("auto", "cuda", "balanced")
 _SPARED = 2  # cores for the threads that feed a GPU and write files
-_PAUSE = 0.5  # seconds between two looks at the run folder
-_OWNERS = ("identity", "finished", "format")  # of run.json: no worker has a say in them
+_PAUSE = 0.5  # seconds between two checks of the run folder
+_OWNERS = ("identity", "finished", "format")  # fields of run.json that only the owner sets
 
 
 @contextmanager
 def open_reader(run: Run, model: Any) -> Iterator[Reader]:
-    """Open the model in the processes that the config asks for, and prepare the run's shards."""
+    """Load the model in the processes that the config names, and prepare the run's shards."""
     config = run.config
     if _pooled(config):
         pool = WorkerPool(run, _local_workers(run) if config.ray is None else _ray_workers(run))
@@ -64,7 +63,7 @@ def open_reader(run: Run, model: Any) -> Iterator[Reader]:
         return
     if config.rank is not None:
         model = _describe_once(run, model)
-        run = replace(run, store=run.store.borrowed())  # a rank owns nothing but its shards
+        run = replace(run, store=run.store.borrowed())  # a rank writes nothing but its shards
     with leased(run, model) as lease:
         shards = prepare(run, lease)
         own = shards[config.rank or 0 :: config.world_size or 1]
@@ -72,12 +71,12 @@ def open_reader(run: Run, model: Any) -> Iterator[Reader]:
 
 
 def _pooled(config: Config) -> bool:
-    """Whether workers have the model, and this process has not."""
+    """Whether worker processes load the model instead of this one."""
     return config.workers is not None or config.ray is not None
 
 
 def check_spread(config: Config, model: Any) -> None:
-    """Raise a UserError where the options that spread a run do not go together."""
+    """Raise a UserError where options for ranks, workers and models contradict each other."""
     rank, ranks = config.rank, config.world_size
     alone = rank is None and ranks is None
     if not alone and (_pooled(config) or not 0 <= (-1 if rank is None else rank) < (ranks or 0)):
@@ -93,27 +92,27 @@ def check_spread(config: Config, model: Any) -> None:
 
 
 def _prepare(worker: Worker) -> tuple[dict[str, Any], list[Shard]]:
-    """Describe the model and prepare every question: run.json as this worker has it, and shards."""
+    """Prepare every question in a worker; return the content of run.json and the shards."""
     shards = prepare(worker.run, worker.lease)
     return worker.run.store.info, shards
 
 
 def _map_here(worker: Worker, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]:
-    """Do the tasks in this process; the files of one are written while the next is computed."""
+    """Run the tasks in this process; one task's files are written while the next is computed."""
     try:
         for number, task in enumerate(tasks):
             yield number, task.work(worker)
     except BaseException:
-        with suppress(Exception):  # the first error is the one to raise
+        with suppress(Exception):  # raise the first error
             worker.finish()
         raise
     worker.finish()
 
 
 def _describe_once(run: Run, model: Any) -> Any:
-    """The model, loaded if this rank had to describe in run.json how shards are cut and prompted.
+    """Write the prompt style and shard size to run.json on one rank, while the others wait.
 
-    Ranks may start at the same time, in any order; the first one settles the prompts.
+    Ranks may start at the same time, in any order. Returns the model, loaded on that one rank.
     """
     while "prompt" not in run.store.info.get("model", {}):
         with suppress(Busy), run.store.owned():
@@ -130,11 +129,11 @@ def _describe_once(run: Run, model: Any) -> Any:
 
 @contextmanager
 def analysed_meanwhile(run: Run, reader: Reader) -> Iterator[dict[str, Tables]]:
-    """Analyse each dataset on idle cores, in another process, as soon as its files are there.
+    """Analyse each dataset in another process on idle cores, as soon as its files are on disk.
 
-    The tables by dataset, when the block has ended; none where the cores have enough to do, or
-    where evidence goes through all datasets before there are probes. A dataset is left to the
-    caller where its analysis fails, so that an error is raised once.
+    Yields the tables by dataset, filled in when the block ends; empty where no cores are idle or
+    where evidence needs all datasets before probes are trained. A dataset whose analysis fails is
+    left to the caller, so that its error is raised once.
     """
     tables: dict[str, Tables] = {}
     config = run.config
@@ -154,7 +153,7 @@ def analysed_meanwhile(run: Run, reader: Reader) -> Iterator[dict[str, Tables]]:
             numbers = [shard.number for shard in reader.shards if shard.dataset == name]
             futures[name] = pool.submit(_analyse_when_read, run, numbers)
         yield tables
-        with run.stage("pathways"):  # what of the analysis is left when all is read
+        with run.stage("pathways"):  # the rest of the analysis once all states are read
             wait(futures.values())
         tables |= {name: f.result() for name, f in futures.items() if f.exception() is None}
         pool.submit(end_workers).result()  # else loky warns of what a killed process leaves behind
@@ -167,7 +166,7 @@ def _cores_are_idle(run: Run) -> bool:
 
 
 def _analyse_when_read(run: Run, shards: Sequence[int]) -> Tables:
-    """The tables of a dataset, made when all of its shards are on disk."""
+    """Compute the tables of a dataset once all of its shards are on disk."""
     passes = (*CAUGHT, *(cut.name for cut in passes_of(run.config)))
     files = [answers_name(number) for number in shards]
     files += [shard_name(cut, number) for cut in passes for number in shards]
@@ -177,15 +176,15 @@ def _analyse_when_read(run: Run, shards: Sequence[int]) -> Tables:
     return analyse_dataset(run, dataset, train_probes(run, dataset))
 
 
-# Workers: processes that load the model each, here or under Ray.
+# Workers: processes that each load the model, on this machine or under Ray.
 
 
-# Of a task: its result, the tokens of the batches for which memory ran out, and the process.
+# A task's result, the tokens of the batches that ran out of memory, and the process id.
 Done = tuple[Any, list[int], int]
 
 
 class ModelProcess:
-    """The worker's side: the model is loaded for the first task."""
+    """Run tasks in a worker process; the model is loaded for the first task."""
 
     def __init__(self, run: Run, working_folder: str) -> None:
         from transformers.utils import logging as transformers_logging
@@ -200,7 +199,7 @@ class ModelProcess:
         return os.getpid()
 
     def do(self, info: dict[str, Any], task: Task) -> Done:
-        """Do a task; `info` is run.json as the driver has it."""
+        """Run a task; `info` is the driver's content of run.json."""
         if self._worker is None:
             self._run.store.save_info(info)
             self._model = leased(self._run, None)  # until the process ends
@@ -211,16 +210,16 @@ class ModelProcess:
 
 
 class LocalWorker:
-    """A process of this machine that has the model."""
+    """A worker process on this machine that loads the model."""
 
     lost = BrokenProcessPool  # raised where the process ended
-    starts = LOST  # of a process, for one task
+    starts = LOST  # processes that one task may use up
 
     def __init__(self, run: Run, environment: dict[str, str]) -> None:
         self._begin, self._environment = partial(_begin_process, run, os.getcwd()), environment
 
     def start(self) -> Future[int]:
-        """Start the process; its id comes when it has begun."""
+        """Start the process; return a future of its process id."""
         self._executor = ProcessPoolExecutor(1, initializer=self._begin, env=self._environment)
         return self._executor.submit(os.getpid)
 
@@ -246,7 +245,7 @@ def _do_in_process(info: dict[str, Any], task: Task) -> Done:
 
 
 class RayWorker:
-    """An actor of a Ray cluster that has the model; Ray itself restarts a lost one."""
+    """A worker actor on a Ray cluster that loads the model; Ray itself restarts a lost one."""
 
     starts = 1
 
@@ -256,7 +255,7 @@ class RayWorker:
         self._actor_class = ray.remote(ModelProcess).options(**options)
 
     def start(self) -> Future[int]:
-        """Start the actor; the id of its process comes when it has begun."""
+        """Start the actor; return a future of its process id."""
         self._actor = self._actor_class.remote(self._run, os.getcwd())
         return self._actor.process_id.remote().future()
 
@@ -271,7 +270,7 @@ class RayWorker:
 
 
 class WorkerPool:
-    """Workers with one task each at a time; a lost one is replaced, and its task done again."""
+    """A pool of workers, one task each at a time; a lost worker's task is run on a new one."""
 
     def __init__(self, run: Run, workers: Sequence[LocalWorker | RayWorker]) -> None:
         self._run, self._workers, self._stopped = run, workers, False
@@ -282,7 +281,7 @@ class WorkerPool:
             self._idle.put(place)
 
     def map(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]:
-        """Do the tasks: the number and result of each as it is done, its files on disk."""
+        """Run the tasks; yield the number and result of each once its files are on disk."""
         info = self._run.store.info
         threads = ThreadPoolExecutor(len(self._workers))
         futures = {threads.submit(self._do, info, task): n for n, task in enumerate(tasks)}
@@ -296,13 +295,13 @@ class WorkerPool:
         self._run.store.fetch()
 
     def stop(self) -> None:
-        """End all workers, whatever they do."""
+        """Kill all workers."""
         self._stopped = True
         for worker in self._workers:
             worker.stop()
 
     def _do(self, info: dict[str, Any], task: Task) -> Done:
-        """Do a task on the first worker that is free."""
+        """Run a task on the first free worker; restart a lost worker and run the task again."""
         place = self._idle.get()
         worker = self._workers[place]
         try:
@@ -313,7 +312,7 @@ class WorkerPool:
                 try:
                     self._name(place, self._started[place].result())
                     done = worker.do(info, task)
-                    self._name(place, done[2])  # another one where Ray restarted it
+                    self._name(place, done[2])  # a new id where Ray restarted the actor
                     return done
                 except worker.lost:
                     if self._stopped:
@@ -328,14 +327,14 @@ class WorkerPool:
             self._idle.put(place)
 
     def _name(self, place: int, process: int) -> None:
-        """Note the process of a worker, once."""
+        """Report a worker's process id to the progress listener, once."""
         if process not in self._named:
             self._named.add(process)
             note = f"worker {place + 1} of {len(self._workers)} is process {process}"
             self._run.progress.note(note)
 
 
-# How many workers there are, and which GPUs and threads each of them has.
+# The number of workers, and the GPUs and threads of each.
 
 
 def _local_workers(run: Run) -> list[LocalWorker]:
@@ -344,7 +343,7 @@ def _local_workers(run: Run) -> list[LocalWorker]:
 
 
 def worker_environment(config: Config, place: int, count: int) -> dict[str, str]:
-    """The environment of worker number `place` of `count` on this machine."""
+    """The environment variables (GPUs or threads) of local worker number `place` of `count`."""
     gpus: list[str] = []
     if config.device in _ON_GPUS:
         named, visible = os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
@@ -366,7 +365,7 @@ def _check_gpus(count: int, each: int, gpus: int) -> None:
 
 
 def _thread_environment(config: Config, count: int) -> dict[str, str]:
-    """The arithmetic threads of each of `count` processes that share the cores of a machine."""
+    """The variables that divide a machine's cores into threads for `count` processes."""
     threads = str(config.threads or max(1, joblib.cpu_count() // count))
     return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
 
@@ -386,7 +385,7 @@ def _ray_workers(run: Run) -> list[RayWorker]:
     variables |= {name: os.environ[name] for name in kept if name in os.environ}
     options = {
         "num_gpus": each,
-        "num_cpus": 0,  # threads are shared out by us
+        "num_cpus": 0,  # threads are set by the environment variables
         "scheduling_strategy": "DEFAULT" if each else "SPREAD",
         "max_restarts": LOST,
         "max_task_retries": -1,  # until restarts are used up: a lost machine is noticed late
@@ -396,7 +395,7 @@ def _ray_workers(run: Run) -> list[RayWorker]:
 
 
 def _connect(config: Config) -> Any:
-    """Ray, connected to the cluster that the config names."""
+    """Connect Ray to the cluster that the config names; return the module `ray`."""
     os.environ.update({"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"})
     try:
         import ray

@@ -1,4 +1,4 @@
-"""The model of a run: understood, the same as when the run began, and described in run.json."""
+"""Load the model of a run, check that it has not changed, and describe it in run.json."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from anchorscope.run_folder.identity import git_revision, versions, weights_hash
 
 @contextmanager
 def leased(run: Run, model: Any) -> Iterator[Lease]:
-    """Load the run's model, ready to read with; `model` is what `load` takes."""
+    """Load the run's model and lease it for reading; `model` is as in `load`."""
     with threads_of_run(run.config, run.store.info), Lease(load(run, model)) as lease:
         yield lease
 
 
 @contextmanager
 def threads_of_run(config: Config, info: dict[str, Any]) -> Iterator[None]:
-    """Take as many threads as the run began with: the order of sums depends on it."""
+    """Set torch's threads to the number the run began with: the order of sums depends on it."""
     before = torch.get_num_threads()
     threads = config.threads or info.get("model", {}).get("threads")
     torch.set_num_threads(int(threads or before))
@@ -43,8 +43,8 @@ def threads_of_run(config: Config, info: dict[str, Any]) -> Iterator[None]:
 def load(run: Run, model: Any, *, again: bool = False) -> Model:
     """Load the model, check that it is the run's, and describe it in run.json.
 
-    `model`, where it is not None, replaces the one that the config names. Loaded `again`, to read
-    more of answers that are on disk, it leaves run.json as it is.
+    `model`, where it is not None, replaces the one that the config names. With `again`, to read
+    stored answers once more, run.json is left as it is.
     """
     with run.stage("model"):
         loaded, facts = _load_same(run, model)
@@ -56,7 +56,7 @@ def load(run: Run, model: Any, *, again: bool = False) -> Model:
 
 
 def _load_same(run: Run, model: Any) -> tuple[Model, dict[str, str]]:
-    """The model and its hash and dtype, which must be those of the run, if it has begun."""
+    """Load the model with its weights hash and dtype; a UserError where the run's differ."""
     c, store = run.config, run.store
     loaded = load_model(
         c.model if model is None else model,
@@ -70,7 +70,7 @@ def _load_same(run: Run, model: Any) -> tuple[Model, dict[str, str]]:
     require_understood(loaded, weights=weights)
     facts = {"weights": weights, "dtype": str(loaded.dtype).removeprefix("torch.")}
     before, bounds = store.info.get("model", facts), bounds_of(loaded)
-    # Of a run that has begun: other batches would round otherwise.
+    # A continued run keeps its batch bounds: batches of other sizes would round differently.
     if before.get("device") == str(loaded.device) and "bounds" in before:
         bounds = Budget(**before["bounds"])
     elif c.batch_tokens is not None:
@@ -108,7 +108,7 @@ def _save_facts(run: Run, model: Model, facts: dict[str, str]) -> None:
                 }
                 for questions in run.sets
             ],
-            # The size it began with: files are numbered.
+            # The size the run began with: files are numbered by shard.
             "shard": before.get("shard") or config.shard or shard_of(model),
             "versions": versions(),
             "git": git_revision(),

@@ -149,7 +149,7 @@ def _store_and_analyse(run: Run, arrays: Arrays, *, name: str, source: Any) -> N
 
 
 def _sample(row: Mapping[Any, Any], dataset: str) -> Sample:
-    """A row of samples.parquet; without a text or an entity, its id is that."""
+    """Make a sample from a row of facts; the id replaces a missing text or entity."""
     id, reply = row["id"], row["answer"]
     return Sample(
         question=Question(
@@ -180,7 +180,7 @@ def _sample(row: Mapping[Any, Any], dataset: str) -> Sample:
 def _labelled(
     samples: list[Sample], facts: pd.DataFrame, *, dataset: str, config: Config
 ) -> Labelled:
-    """Class, fold and covariates of the samples; what the file does not say is no covariate."""
+    """Add class, fold and covariates to the samples; facts that the file lacks are left out."""
     answers, length = labelled(samples, dataset, config), facts["length"].to_numpy()
     exact, kinds = facts["exact_tokens"].to_numpy(), facts["kind"].to_numpy(str)
     relations = facts["relation"].to_numpy(str)

@@ -1,4 +1,4 @@
-"""Prepare questions for the model: prompts, their tokens, and the shards that any process reads."""
+"""Prepare questions for the model: make prompts, find their tokens, cut them into shards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from anchorscope.spans.question import find_spans, spans_table
 
 
 def prepare(run: Run, lease: Lease) -> list[Shard]:
-    """All questions as prompts in shards, dataset after dataset; the same in every process."""
+    """Make the prompts of all questions and cut them into shards, the same in every process."""
     with run.stage("preparation"):
         verdicts = read_verdicts(run.config.verdicts)
         if verdicts:
@@ -57,7 +57,7 @@ def prompt_maker(run: Run, lease: Lease) -> PromptMaker:
 
 
 def prompts_by(run: Run, lease: Lease, questions: QuestionSet, finder: Finder) -> list[Prompted]:
-    """The prompts of a question set as the run has them, their spans found by `finder`."""
+    """Make the run's prompts for a question set, with spans found by `finder`."""
     generate = partial(write_lines, lease, max_tokens=24)
     spans = find_spans(questions.questions, finder=finder, generate=generate)
     style = style_of(run, lease).name
@@ -68,7 +68,7 @@ def prompts_by(run: Run, lease: Lease, questions: QuestionSet, finder: Finder) -
 
 
 def style_of(run: Run, lease: Lease) -> Style:
-    """The prompt style, settled once and kept when the run is continued."""
+    """The prompt style of the run, chosen once and kept when the run is continued."""
     facts, c = run.store.info["model"], run.config
     if "prompt" in facts:
         return Style(facts["prompt"], facts["prompt_why"])

@@ -1,7 +1,7 @@
 """Read the states of a run, a shard of questions at a time: answer, judge, locate, intervene.
 
-The answers, the clean states and the states under interventions of a batch come from one trunk.
-Each file is saved when it is there, so that a shard is the most a kill can cost.
+The answers, the clean states and the states under interventions of a batch share one trunk. Each
+file is saved as soon as it is complete, so a killed run loses a shard at most.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from anchorscope.run_folder.store import Store
 
 Result = TypeVar("Result")
 ExactQuestion = Mapping[str, tuple[int, ...]]  # E_Q by question id, instead of the samples' own
-_FILES_AT_ONCE = 3  # a checksum and a copy to the disk keep a core busy each
+_FILES_AT_ONCE = 3  # each keeps a core busy with its checksum and its copy to disk
 
 
 class Task(NamedTuple):
-    """Work for any process that has the model: small values travel, never states."""
+    """A task for any process with the model; its arguments and result are small, never states."""
 
     name: str  # in messages: "Shard 3"
     work: Callable[[Worker], Any]
@@ -68,11 +68,11 @@ class Reader:
 
     shards: Sequence[Shard]  # to read: all of the run's, or one rank's share
     count: int  # of all shards of the run
-    # Do tasks, anywhere: the number and result of each as it is done, its files on disk.
+    # Run tasks; yield the number and result of each once its files are on disk.
     map: Callable[[Sequence[Task]], Iterator[tuple[int, Any]]]
 
     def ask(self, name: str, work: Callable[[Worker], Result]) -> Result:
-        """The result of one task."""
+        """Run one task and return its result."""
         ((_, result),) = self.map([Task(name, work)])
         return result
 
@@ -88,9 +88,8 @@ def read_states(
 ) -> None:
     """Answer every question and read it under each pass, a shard at a time.
 
-    What is on disk is not done again. `passes`: others than the run's own. `shards`: others than
-    the reader's, as for questions asked again. `exact_question`: the same answers with other exact
-    question tokens.
+    Shards on disk are not read again. `passes` replaces the run's own, `shards` the reader's (as
+    for reworded questions), and `exact_question` the exact question tokens of the samples.
     """
     passes = tuple(passes_of(run.config) if passes is None else passes)
     shards = reader.shards if shards is None else shards
@@ -110,12 +109,12 @@ def read_states(
 
 
 def count_passes(config: Config) -> int:
-    """How many states a run keeps of each answer."""
+    """Count the passes of a run, each of which stores one state of each answer."""
     return len(CAUGHT) + len(passes_of(config)) + len(passes_of_pieces(config))
 
 
 class Worker:
-    """A process that has the model: it reads shards, and writes one's files during the next."""
+    """Read shards with the model; write one shard's files while the next is read."""
 
     def __init__(self, run: Run, lease: Lease) -> None:
         self.run, self.lease = run, lease
@@ -136,7 +135,7 @@ class Worker:
         folder: str = "",  # of the files, in the run folder
         exact_question: ExactQuestion | None = None,
     ) -> int:
-        """Read one shard, its files on their way; the tokens fed. What is on disk is kept."""
+        """Read one shard and start writing its missing files; return the number of tokens fed."""
         number, before = shard.number, self.tokens
         store = self.run.store.inside(folder) if folder else self.run.store
 
@@ -156,7 +155,7 @@ class Worker:
         # All passes again where one is missing: rounding depends on what shares a batch, and a
         # continued run must equal an unbroken one to the last digit.
         samples, blocks = self._read_shard(shard, passes, stored, exact_question)
-        self.finish()  # the shard before: two at most are in memory
+        self.finish()  # writing the previous shard: two at most are in memory
         if not answered:
             for name in CAUGHT:
                 self._submit(self._write_states, store, number, name, blocks[name])
@@ -184,14 +183,14 @@ class Worker:
         stored: Sequence[Sample] | None,  # where the answers are on disk
         exact_question: ExactQuestion | None,
     ) -> tuple[list[Sample], Blocks]:
-        """Samples in the shard's order, and the states caught on the way and of each pass."""
+        """Read a shard: samples, states caught while answering, and states of each pass."""
         prefix = self.prefix = self._shared(self.prefix, shard.prefix)
         by_id = {sample.id: sample for sample in stored or ()}
         blocks: Blocks = {name: [] for name in (*CAUGHT, *(cut.name for cut in passes))}
         first, again = ([cut for cut in passes if cut.retest == retest] for retest in (False, True))
 
         def answer(batch: Sequence[Prompted]) -> tuple[Trunk, Answered | None]:
-            # The very batches that answers on disk came from: a continued run equals an unbroken.
+            # The same batches as when answering: a continued run equals an unbroken one.
             if stored is not None:
                 return self._regrow(prefix, batch), None
             ids = [p.question.id for p in batch]
@@ -228,7 +227,7 @@ class Worker:
         blocks: Blocks,
         exact_question: ExactQuestion | None,
     ) -> None:
-        """Read some questions again, behind the other prompt, and add their states."""
+        """Read the shard's retest questions behind the retest prompt, and add their states."""
         chosen = [
             p for p in shard.retest if _positions(by_id[p.question.id], exact_question) is not None
         ]
@@ -254,14 +253,14 @@ class Worker:
         )  # fmt: skip
 
     def _shared(self, before: Prefix, ids: tuple[int, ...]) -> Prefix:
-        """The tokens in front of a dataset's questions, read once for all its shards."""
+        """Read the tokens in front of a dataset's questions once for all its shards."""
         if ids == before.ids:
             return before
         self.tokens += len(ids)
         return read_prefix(self.lease, ids)
 
     def _regrow(self, prefix: Prefix, batch: Sequence[Prompted]) -> Trunk:
-        """The trunk of prompts whose answers are on disk."""
+        """Compute the trunk of prompts whose answers are on disk."""
         prompts = [p.prompt_ids for p in batch]
         self.tokens += sum(len(ids) - len(prefix) for ids in prompts)
         return grow_trunk(self.lease, prefix, prompts).trunk
@@ -299,9 +298,9 @@ class Worker:
         return row if row.keys or cut.answer_only else None
 
     def _keep(self, kept: Blocks, blocks: Mapping[str, Block]) -> None:
-        """Add one block of each pass; a GPU then holds none of those before.
+        """Add one block of states for each pass, and copy the previous blocks off the GPU.
 
-        It has done them by now, and goes on with these while the next ones are prepared.
+        The GPU has finished those by now, and computes these while the next are prepared.
         """
         for block in self._arriving:
             block.states.settle()
@@ -318,7 +317,7 @@ class Worker:
 
 
 def _write_output(store: Store, number: int, name: str, blocks: Sequence[Block]) -> None:
-    """Write what the model itself makes of a shard's answers under one pass."""
+    """Write the model's own output for a shard's answers under one pass."""
     outputs = [block.output.cpu().numpy() for block in blocks if block.output is not None]
     values = np.concatenate(outputs) if outputs else np.empty((0, len(COLUMNS)), np.float32)
     frame = pd.DataFrame(values, columns=list(COLUMNS))
@@ -327,7 +326,7 @@ def _write_output(store: Store, number: int, name: str, blocks: Sequence[Block])
 
 
 def _longest(prompts: Sequence[Prompted], prefix: Prefix) -> int:
-    """The tokens of the longest prompt behind the prefix."""
+    """The length in tokens of the longest prompt, without the prefix."""
     return max(len(prompt.prompt_ids) for prompt in prompts) - len(prefix)
 
 
@@ -343,7 +342,7 @@ def _positions(sample: Sample, exact_question: ExactQuestion | None) -> TokenPos
 
 
 def read_evidence(run: Run, reader: Reader) -> None:
-    """Read what needs no probe: further passes over the same answers, and what pieces read."""
+    """Read the evidence that needs no probe: further passes, and the reads of each piece."""
     if passes := passes_of_pieces(run.config):
         read_states(run, reader, passes, name="further passes")
     read_pieces(run, reader, run.config.evidence)
@@ -352,10 +351,10 @@ def read_evidence(run: Run, reader: Reader) -> None:
 def read_pieces(
     run: Run, reader: Reader, names: Sequence[str], layers: Mapping[str, int] | None = None
 ) -> None:
-    """Read what these pieces need of the model: before there are probes, or with held-out ones.
+    """Read what these pieces of evidence need from the model, with or without held-out probes.
 
     Donors, and the tokens in front of the questions, come from all answers of a dataset. `layers`
-    are those of the held-out probes, by dataset.
+    are the layers of the held-out probes, by dataset; None reads without probes.
     """
     reads = "read" if layers is None else "read_with_probes"
     pieces = [name for name in names if getattr(piece_of(name), reads) is not None]
@@ -376,7 +375,7 @@ def read_pieces(
 
 
 def read_with_probes(run: Run, reader: Reader, readings: Mapping[str, Readings]) -> None:
-    """Read with the probes that never saw the question (saliency, heads); `readings` by dataset."""
+    """Read the evidence that needs held-out probes (saliency, heads); `readings` by dataset."""
     layers = {dataset: best_layer(own) for dataset, own in readings.items()}
     read_pieces(run, reader, run.config.evidence, layers)
 

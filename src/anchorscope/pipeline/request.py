@@ -1,7 +1,7 @@
-"""A run as a value, what it is asked for, and what is checked before anything slow starts.
+"""Define a run, and check its options, questions and disk space before anything slow starts.
 
-Whether there are enough right and wrong answers is known at the end alone. But 30 questions cannot
-give 20 of each, questions about two things fill no five folds, and a full disk is full already.
+Whether there are enough right and wrong answers is known at the end only. But 30 questions cannot
+give 20 of each, questions about two entities cannot fill five folds, and a full disk shows at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Questions = str | Path | QuestionSet | Sequence[Question] | Sequence[QuestionSet
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run under way."""
+    """A run in progress: its folder, config, question sets and progress listener."""
 
     store: Store
     config: Config
@@ -58,9 +58,9 @@ class Run:
         model: Any = None,
         passes: int = 0,
     ) -> Run:
-        """The run of this identity in folder `out`; another run's folder is refused.
+        """Open or begin the run of this identity in folder `out`; refuse another run's folder.
 
-        So is a place that cannot hold the states of so many `passes` of the model.
+        With `passes`, a disk that cannot hold the states of so many passes is refused as well.
         """
         room = check_place(config, sets, out, model, passes) if passes else ""
         store, progress = Store.open(out, identity), progress or Quiet()
@@ -69,7 +69,7 @@ class Run:
         return cls(store=store, config=config, sets=sets, progress=progress)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process gets: all but the progress, which is shown here."""
+        """Pickle the run without its progress listener, which stays in this process."""
         return self.__dict__ | {"progress": Quiet()}
 
     @property
@@ -77,9 +77,9 @@ class Run:
         return str(self.store.info["model"]["name"])
 
     def whole(self) -> bool:
-        """Whether every file of a finished run is as it was written; what is not is named.
+        """Whether every file of a finished run is unchanged; each damaged one is reported.
 
-        Markers follow from the files: they are written at once.
+        Damaged markers alone are rewritten at once, from the files.
         """
         damaged = {name: wrong for name, wrong in check_files(self.store.path) if wrong}
         for name, wrong in damaged.items():
@@ -91,9 +91,9 @@ class Run:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[dict[str, float]]:
-        """Add the seconds and tokens of a stage to run.json, also where it breaks off.
+        """Record the seconds and tokens of a stage in run.json, also where it fails.
 
-        Batches for which memory ran out are noted as well, since smaller ones round otherwise.
+        Batches that ran out of memory are recorded too, since smaller ones round differently.
         """
         begun, spent, before = time.monotonic(), {"tokens": 0.0}, len(HALVED)
         try:
@@ -115,9 +115,9 @@ class Run:
 def resolve(
     model: Any, questions: Any, config: Config
 ) -> tuple[Config, list[QuestionSet], dict[str, Any]]:
-    """The config with the model and data it names, the question sets, and the run's identity.
+    """Resolve the options of a run: its config, its question sets and its identity.
 
-    `model` and `questions`, where they are not None, replace what the config names.
+    `model` and `questions`, where they are not None, replace those that the config names.
     """
     sets = question_sets(questions, config)
     if isinstance(model, str | Path):
@@ -145,7 +145,7 @@ def resolve(
 
 
 def question_sets(questions: Any, config: Config) -> list[QuestionSet]:
-    """The question sets of a run, no name twice."""
+    """Load the question sets of a run; a UserError where two have the same name."""
     fields = ("limit", "seed", "columns", "skip_bad_rows")
     load = partial(load_questions, **{name: getattr(config, name) for name in fields})
     if questions is None:
@@ -165,14 +165,14 @@ def question_sets(questions: Any, config: Config) -> list[QuestionSet]:
 
 
 def command_of(config: Config, out: Path, *, verb: str = "run") -> str:
-    """The command line that makes this run, in one process or several."""
+    """The command line that repeats this run, without its rank and world size."""
     names = [name for name in asdict(config) if name not in ("rank", "world_size")]
     words = ["anchorscope", *verb.split(), *option_words(config, names)]
     return shlex.join([*words, "--out", str(out)])
 
 
 def option_words(config: Config, names: Iterable[str]) -> list[str]:
-    """The options of these fields as the command line takes them; defaults are left out."""
+    """Convert config fields to command-line options; fields at their default are left out."""
     words, usual = [], Config()
     for name in names:
         value = getattr(config, name)
@@ -187,7 +187,7 @@ def option_words(config: Config, names: Iterable[str]) -> list[str]:
 
 
 def check_questions(config: Config, sets: Sequence[QuestionSet]) -> None:
-    """Raise a UserError where a run must fail whatever the model answers."""
+    """Raise a UserError where a run has too few questions or entities for its probes and folds."""
     verdicts = read_verdicts(config.verdicts)
     for questions in sets:
         given = [verdicts.get(question.id) for question in questions]
@@ -214,9 +214,9 @@ def check_questions(config: Config, sets: Sequence[QuestionSet]) -> None:
 def check_place(
     config: Config, sets: Sequence[QuestionSet], out: str | Path, model: Any, passes: int
 ) -> str:
-    """Raise a UserError where the folder cannot be written to, or will not fit on its disk.
+    """Raise a UserError where a run folder cannot be written to, or will not fit on its disk.
 
-    Returns a sentence about the room it takes; "" where that is not known, or has no end.
+    Returns a sentence about the space it takes; "" where that is unknown, or under a URL.
     """
     if remote_of(out) is not None:
         return ""

@@ -1,4 +1,4 @@
-"""The order of a run: questions, answers and states, probes, tables, figures, report."""
+"""Make a run: questions, answers and states, probes, tables, figures, report."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run(
 
     """
     config, sets, identity = resolve(model, questions, config or Config())
-    # What is wrong with the choices is an error before anything slow starts, and leaves no folder.
+    # Wrong options are an error before anything slow starts, and leave no folder.
     variants.ablated_choices(config)
     executor.check_spread(config, model)
     variants.check_reuse(config.reuse, identity)
@@ -101,7 +101,7 @@ def _read(run: Run, reader: Reader) -> None:
 
 
 def _with_extras(run: Run) -> Run:
-    """The run asked for what it has beside already, too: what is added takes nothing away."""
+    """Add to the config the ablations, evidence and robust table that the run already has."""
     has, config = run.store.info, run.config
     ablate = tuple(dict.fromkeys((*has.get("ablated", ()), *config.ablate)))
     evidence = tuple(dict.fromkeys((*has.get("evidence", ()), *config.evidence)))

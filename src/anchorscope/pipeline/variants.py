@@ -1,9 +1,9 @@
-"""Variants of a run: ablate.csv, robust.csv, and a run that reuses another's states.
+"""Compute the finding under other choices (ablate.csv, robust.csv), or reuse a run's states.
 
-Each row is the finding that a run made otherwise would have. `--ablate` reads the same answers
-under another knockout, with the run's own probes. `--robust` starts from folds and probes: with
-other settings, other verdicts or half of the data, and, where the model is at hand, with questions
-asked in other words. `--reuse` makes a run whose verdicts differ from a finished one's.
+Each row is the finding of the run with one choice changed. `--ablate` reads the same answers under
+another knockout, with the run's own probes. `--robust` starts from folds and probes: with other
+settings, other verdicts or half of the data, and, where the model is loaded, with reworded
+questions. `--reuse` takes the states of a finished run under other verdicts.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ from anchorscope.stats.intervals import difference_of_means
 
 AS_RUN = "as run"
 ROBUST_TABLE = "tables/robust.csv"
-FOLDS = (3, 5, 10)  # of these the ones that the run does not have
+FOLDS = (3, 5, 10)  # tried by --robust, without the run's own
 FLIPPED = (2, 5, 10)  # percent of the verdicts
-DRAWS = 3  # of which verdicts are flipped; a row is their median
+DRAWS = 3  # random draws of the flipped verdicts; a row is their median
 CAP = 1000  # questions of each set that are asked again: the first ones, whose order is random
 ABLATIONS = ("spans", "where", "layers")
 _FINDERS: tuple[Finder, ...] = ("rules", "all")
@@ -73,26 +73,26 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One way to come to a finding: from which samples and states, with which config."""
+    """A variant of the analysis: its samples, states and config."""
 
     name: str  # as the table writes it
     dataset: str
     config: Config
     samples: Sequence[Sample]  # of the dataset
-    folder: Path  # whose states
+    folder: Path  # the run folder with the states
     knockout: str = KNOCKOUT.name  # the pass that is read as the knockout
-    stored_probes: bool = False  # the run's own probes read; else others are trained
+    stored_probes: bool = False  # read with the run's own probes; else train others
 
 
 def as_run(run: Run, samples: Sequence[Sample], dataset: str) -> Variant:
-    """The run as it is."""
+    """The variant that changes nothing: the run itself."""
     return Variant(
         name=AS_RUN, dataset=dataset, config=run.config, samples=samples, folder=run.store.path
     )
 
 
 def row_of(variant: Variant) -> Row:
-    """The finding of a variant; `too-few` where the answers do not do for its probes."""
+    """Compute the finding of a variant as a row; `too-few` where probes cannot be trained."""
     config, row = variant.config, {"variant": variant.name, "dataset": variant.dataset}
     try:
         answers = labelled(variant.samples, variant.dataset, config)
@@ -133,7 +133,7 @@ def row_of(variant: Variant) -> Row:
 
 
 class Ablated(NamedTuple):
-    """One choice made otherwise, and the knockout that goes with it."""
+    """One choice with another value, and the knockout for it."""
 
     name: str  # as the table writes it
     intervention: Intervention
@@ -141,7 +141,7 @@ class Ablated(NamedTuple):
 
 
 def ablated_choices(config: Config) -> list[Ablated]:
-    """Every other value of the choices that the config names for ablation."""
+    """List every other value of each choice that the config ablates."""
     for choice in config.ablate:
         if choice not in ABLATIONS:
             raise unknown("choice to ablate", choice, ABLATIONS)
@@ -158,7 +158,7 @@ def ablated_choices(config: Config) -> list[Ablated]:
 
 
 def read_ablated(run: Run, reader: Reader) -> None:
-    """Read the same answers once more under each knockout of `--ablate`."""
+    """Read the same answers again under each knockout of `--ablate`."""
     for choice in ablated_choices(run.config):
         exact = None
         if choice.finder is not None:
@@ -169,7 +169,7 @@ def read_ablated(run: Run, reader: Reader) -> None:
 
 
 def _exact_question(worker: Worker, *, finder: Finder) -> dict[str, tuple[int, ...]]:
-    """E_Q as another finder marks it, by question id."""
+    """Find the exact question tokens (E_Q) with another finder, by question id."""
     return {
         prompt.question.id: prompt.exact_question
         for questions in worker.run.sets
@@ -178,7 +178,7 @@ def _exact_question(worker: Worker, *, finder: Finder) -> dict[str, tuple[int, .
 
 
 def ablation_table(run: Run, samples: Sequence[Sample], dataset: str) -> pd.DataFrame:
-    """The rows of ablate.csv of a dataset, the run itself first."""
+    """Compute the rows of ablate.csv for a dataset, the run itself first."""
     own = replace(as_run(run, samples, dataset), stored_probes=True)
     others = [
         replace(own, name=choice.name, knockout=choice.intervention.name)
@@ -193,9 +193,9 @@ def ablation_table(run: Run, samples: Sequence[Sample], dataset: str) -> pd.Data
 def robust_table(
     run: Run, samples: Mapping[str, Sequence[Sample]], reworded: Sequence[Variant]
 ) -> pd.DataFrame:
-    """robust.csv: for each dataset the run itself, its states analysed otherwise, and `reworded`.
+    """Compute robust.csv: the finding of the run and of each variant, for every dataset.
 
-    `samples` by dataset; `reworded` are the variants that needed the model.
+    `samples` is by dataset; `reworded` are the variants that needed the model.
     """
     with run.stage("robust"):
         variants: list[Variant] = []
@@ -207,9 +207,9 @@ def robust_table(
 
 
 def variants_of_states(own: Variant) -> list[Variant]:
-    """The run as it is, and every choice that needs nothing but its stored states."""
+    """List the run itself and every variant that needs only its stored states."""
     config, samples = own.config, own.samples
-    seed = config.seed + config.fold_seeds  # the run's own sets of folds have those before it
+    seed = config.seed + config.fold_seeds  # the run's own fold seeds come before it
     configs = {f"C={C:g}": replace(config, C=C) for C in (config.C / 4, config.C * 4)}
     configs |= {f"folds={n}": replace(config, folds=n) for n in FOLDS if n != config.folds}
     configs[f"fold-seed={seed}"] = replace(config, seed=seed)
@@ -228,7 +228,7 @@ def variants_of_states(own: Variant) -> list[Variant]:
 def flip_verdicts(
     samples: Sequence[Sample], percent: int, *, seed: tuple[int, ...]
 ) -> list[Sample]:
-    """The samples with this share of the usable verdicts turned round, drawn at random."""
+    """Flip `percent` of the usable verdicts between right and wrong, drawn at random."""
     usable = [number for number, sample in enumerate(samples) if sample.usable]
     rng = np.random.default_rng(seed)
     drawn = rng.choice(usable, size=round(len(usable) * percent / 100), replace=False)
@@ -240,7 +240,7 @@ def flip_verdicts(
 
 
 def table_of(rows: Sequence[Row]) -> pd.DataFrame:
-    """The table: draws of one variant as one row, and whether it agrees with the run's own.
+    """Summarise rows by variant, and compare each variant's finding with the run's own.
 
     A row has the medians of the numbers, and the finding of most draws (the first of equals).
     """
@@ -260,13 +260,13 @@ def table_of(rows: Sequence[Row]) -> pd.DataFrame:
     return table.reindex(columns=columns).astype({"layer": "Int64", "n": "Int64"})
 
 
-# --robust: what the model must be asked for.
+# --robust: the variants that need the model.
 
 
 def read_reworded(run: Run, reader: Reader) -> list[Variant]:
     """Read the states of every variant that needs the model, and store them.
 
-    Another finder reads the very same answers. Style and wording ask the questions again, into
+    Another finder reads the same answers. Another style or wording asks the questions again, into
     robust/<variant> in the run folder.
     """
     spans = replace(run, config=replace(run.config, ablate=("spans",)))
@@ -292,7 +292,7 @@ def read_reworded(run: Run, reader: Reader) -> list[Variant]:
 def _ask_again(
     run: Run, reader: Reader, name: str, rephrasing: Rephrasing, style: str
 ) -> list[Variant]:
-    """The questions asked again, by dataset; nothing where they cannot be asked so."""
+    """Ask the questions again in other words or another style; empty where that is impossible."""
     again = partial(_shards_again, before=reader.shards, rephrasing=rephrasing, style=style)
     try:
         shards = reader.ask(name, again)
@@ -315,9 +315,9 @@ def _ask_again(
 def _shards_again(
     worker: Worker, *, before: Sequence[Shard], rephrasing: Rephrasing, style: str
 ) -> list[Shard]:
-    """The first questions of each set in other words or another style, in shards of their own.
+    """Cut the first questions of each set, in other words or another style, into new shards.
 
-    None where a chat is wanted of a model that has no chat template.
+    Empty for the style `chat` where the model has no chat template.
     """
     run, model, again = worker.run, worker.lease.model, []
     if style == "chat" and not has_chat(model):
@@ -340,11 +340,11 @@ def _shards_again(
     return again
 
 
-# --reuse: a state does not know its verdict.
+# --reuse: states do not depend on verdicts.
 
 
 def check_reuse(source: str | None, identity: Mapping[str, Any]) -> None:
-    """Raise a UserError where that run is not there, or differs in more than its verdicts."""
+    """Raise a UserError where the run to reuse is missing or differs in more than its verdicts."""
     if source is None:
         return
     folder = Path(source).expanduser()

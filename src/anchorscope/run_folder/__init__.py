@@ -1,1 +1,1 @@
-"""Run folders: where each file is, how it is written, read and verified."""
+"""Write, read and verify run folders."""

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from anchorscope.run_folder.manifest import REMAKE, Checked
 
-_ROUNDING = 1e-6  # relative; more is another number
+_ROUNDING = 1e-6  # relative; a larger difference is not rounding
 
 
 def compared(path: Path, again: Path, name: str) -> Checked:
@@ -30,14 +30,14 @@ def compared(path: Path, again: Path, name: str) -> Checked:
 
 
 def _same_but_for_rounding(one: Path, other: Path) -> bool:
-    """Whether two files differ in nothing but the last digits of their numbers."""
+    """Whether two files differ only in the last digits of their numbers."""
     if one.suffix == ".safetensors":
         a, b = load_file(one), load_file(other)
         if {n: own.shape for n, own in a.items()} != {n: own.shape for n, own in b.items()}:
             return False
         # By the largest number of a tensor: small weights are sums in which large ones cancel.
         return all(np.abs(a[n] - b[n]).max() <= _ROUNDING * np.abs(a[n]).max() for n in a)
-    if one.suffix == ".json":  # about the weights beside it, whose checksum is one of bytes
+    if one.suffix == ".json":  # its checksum of the weights changes with rounding
         facts = [json.loads(f.read_text(encoding="utf-8")) | {"sha256": ""} for f in (one, other)]
         return facts[0] == facts[1]
     read = {".csv": pd.read_csv, ".parquet": pd.read_parquet}.get(one.suffix)

@@ -1,8 +1,8 @@
-"""Files on disk: atomic writes, links that lead out of a folder, and free space.
+"""Write files atomically, refuse links that lead out of a folder, and check free space.
 
-An atomic file is whole or not there, after a kill and after a power cut: it is written under a name
-that no other writer uses, synced and renamed, and then its folder is synced. A reader finds the old
-file or the new one.
+After a kill or a power cut an atomic file is complete or absent: it is written under a name that no
+other writer uses, synced and renamed, and then its folder is synced. A reader finds the old file or
+the new one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anchorscope.errors import UserError, in_a_line
 Save = Callable[[Any], object]  # writes to an open binary file
 GB = 1e9
 _PARTIAL = ".partial"
-_IDLE = 3600  # seconds without a write after which a partial file is of a killed writer
+_IDLE = 3600  # seconds without a write after which a partial file counts as abandoned
 
 
 class Written(NamedTuple):
@@ -32,7 +32,7 @@ class Written(NamedTuple):
 
 
 def write_atomic(target: Path, data: bytes | str) -> Path:
-    """Write these bytes or this text to a file atomically; a UserError where the disk refuses."""
+    """Write bytes or text to a file atomically; a UserError where it cannot be written."""
     content = data.encode() if isinstance(data, str) else data
     with disk_errors(target.parent):
         save_atomic(target, lambda file: file.write(content))
@@ -76,7 +76,7 @@ def _partial(target: Path, save: Save) -> Iterator[tuple[Path, Written]]:
 
 
 def describe(file: Path) -> Written:
-    """Size and SHA-256 of a file now."""
+    """Compute the size and SHA-256 of a file."""
     digest, size = hashlib.sha256(), 0
     with file.open("rb") as opened:
         while block := opened.read(1 << 20):
@@ -86,7 +86,7 @@ def describe(file: Path) -> Written:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync the names in a folder to the disk."""
+    """Sync a folder's entries to the disk (fsync)."""
     with suppress(OSError):  # not every system can
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -96,10 +96,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_folders(folder: Path) -> None:
-    """Sync a folder's name and all names below it to the disk.
+    """Sync the entries of a folder, its parent and all folders below it to the disk.
 
-    A process that is killed between making a folder and syncing its name leaves one that the next
-    process writes to, and that a power cut removes with all its files.
+    A process that is killed between making a folder and syncing its parent leaves a folder that the
+    next process writes to, and that a power cut would remove with all its files.
     """
     for place in (folder.parent, folder, *(p for p in folder.rglob("*") if p.is_dir())):
         sync_folder(place)
@@ -118,7 +118,7 @@ def is_partial(name: str) -> bool:
 
 
 def remove_partials(folder: Path) -> None:
-    """Remove what killed writers left: the partial files that have not grown for an hour."""
+    """Remove abandoned partial files, which were last written to over an hour ago."""
     for path in folder.rglob(f".*{_PARTIAL}"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > _IDLE:
@@ -138,11 +138,11 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def unsafe_entries(folder: Path, names: Iterable[str] | None = None) -> Iterator[tuple[Path, str]]:
-    """Links out of a folder, pipes and devices in it, each with the reason not to open it.
+    """Find links out of a folder, pipes and devices, each with the reason not to open it.
 
-    A link would let a stranger who packed the folder choose which file is read into a report or
-    overwritten; a pipe blocks its reader, and /dev/zero never ends. The folder itself may be a
-    link: its owner made that one. With `names`, only these files are examined.
+    A link would let the author of a folder choose which file of its reader is copied into a report
+    or overwritten; a pipe blocks its reader, and /dev/zero never ends. The folder itself may be a
+    link. With `names`, only these files are examined.
     """
     roots, parent = [folder.resolve()], folder.absolute().parent
     if names is not None and parent.name == "snapshots":
@@ -170,7 +170,7 @@ def refuse_unsafe(folder: Path, names: Iterable[str] | None = None) -> None:
 
 
 def disk_bytes(questions: int, blocks: int, width: int, passes: int) -> float:
-    """Bytes of a run folder, estimated; the states of all passes are in half precision."""
+    """Estimate the bytes of a run folder; the states of all passes are in half precision."""
     states = questions * blocks * width * 2 * passes
     pathways = questions * blocks * 2 * 40  # rows of pathways.parquet, in two modes
     samples = questions * 2000  # rows of samples.parquet and answers/
@@ -193,7 +193,7 @@ def nearest_existing(folder: Path) -> Path:
 
 
 def check_room(folder: Path, needed: float) -> str:
-    """A sentence about the disk space that a run takes; a UserError where it is not free.
+    """Check the free space for a run; return a sentence about it, or raise a UserError.
 
     What an interrupted run has already written counts as free.
     """

@@ -1,4 +1,4 @@
-"""States and labels of a run in other tools' formats: NumPy, Hugging Face datasets, probelab."""
+"""Export states and labels of a run to NumPy, Hugging Face datasets or probelab."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Material:
 
     @classmethod
     def select(cls, run: RunView, *, passes: Sequence[str], datasets: Sequence[str]) -> Material:
-        """The samples with a verdict of right or wrong that have a clean state."""
+        """Select the usable samples of these datasets that have a clean state."""
         for kind, names, accepted in (
             ("dataset", datasets, run.datasets),
             ("pass", passes, passes_in(run.path)),
@@ -47,15 +47,15 @@ class Material:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Samples, layers, width."""
+        """The shape of the states: samples, layers, width."""
         return len(self.samples), *shards_of(self.run.path, "clean")[0].shape[1:]
 
     def dtype(self, name: str) -> np.dtype:
-        """As the states of a pass are stored; the widest of its files."""
+        """The dtype of a pass's stored states; the widest where its files differ."""
         return np.result_type(*(shard.dtype for shard in shards_of(self.run.path, name)))
 
     def copy_states(self, name: str, out: np.ndarray) -> np.ndarray:
-        """`out` [sample, layer, width], filled with a pass's states; NaN where there is none."""
+        """Copy a pass's states into `out` [sample, layer, width]; NaN where a sample has none."""
         bank = StateBank(self.run.path, [sample.id for sample in self.samples])
         return bank.all_layers(name, out)
 
@@ -77,7 +77,7 @@ class Material:
 
 
 def write(material: Material, to: Format, out: Path) -> list[str]:
-    """Write everything under `out`; the lines of Python that load it."""
+    """Write states and labels under `out`; return the lines of Python that load them."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not an empty folder. Choose another --out.")
     if to == "probelab" and (find_spec("probelab") is None or find_spec("h5py") is None):
@@ -103,7 +103,7 @@ def write(material: Material, to: Format, out: Path) -> list[str]:
 
 
 def _write_numpy(material: Material, out: Path) -> str:
-    """<pass>.npy [sample, layer, width]."""
+    """Write <pass>.npy [sample, layer, width] for each pass; return the line that loads one."""
     for name in material.passes:
         array = np.lib.format.open_memmap(
             out / f"{name}.npy", mode="w+", dtype=material.dtype(name), shape=material.shape
@@ -114,7 +114,7 @@ def _write_numpy(material: Material, out: Path) -> str:
 
 
 def _write_hf(material: Material, out: Path) -> str:
-    """A dataset on disk: texts, label, and a column `<pass>_<layer>` of states for each layer."""
+    """Write a Hugging Face dataset: texts, label, and states in a column `<pass>_<layer>`."""
     import pyarrow as pa
     from datasets import ClassLabel, Dataset
 
@@ -131,7 +131,7 @@ def _write_hf(material: Material, out: Path) -> str:
 
 
 def _write_probelab(material: Material, out: Path) -> str:
-    """<pass>.h5 by probelab's own writer, in float32."""
+    """Write <pass>.h5 for each pass with probelab's own writer, in float32."""
     import torch
     from probelab import Activations
     from probelab.storage import save_hdf5

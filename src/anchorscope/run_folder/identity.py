@@ -1,4 +1,4 @@
-"""What makes a run this run: its model's weights, its questions, its software."""
+"""Identify a run: hash its questions and weights, and list its software versions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PACKAGES = (
 
 
 def questions_hash(sets: Sequence[QuestionSet]) -> str:
-    """A hash of every id, text and accepted answer: other questions are another run."""
+    """Hash a run's questions (id, text, answers, subjects, entity) and worked examples."""
     rows = [(q.id, q.text, q.answers, q.subjects, q.entity) for each in sets for q in each]
     shots = [(shot.question, shot.answer) for each in sets for shot in each.shots]
     text = json.dumps([rows, shots], ensure_ascii=False)
@@ -30,9 +30,10 @@ def questions_hash(sets: Sequence[QuestionSet]) -> str:
 
 
 def weights_hash(lm: Any) -> str:
-    """A hash of every byte of every weight, 32 digits: another model under the same name shows.
+    """Hash every byte of every weight, to detect another model under the same name.
 
-    Computed at each call, since weights may be changed in place: some 8 GB a second on a CPU.
+    32 digits, computed at each call, since weights may be changed in place: some 8 GB a second on
+    a CPU.
     """
     import torch  # not needed to read a run folder
 
@@ -45,12 +46,12 @@ def weights_hash(lm: Any) -> str:
 
 
 def _weights(lm: Any) -> Iterator[tuple[str, Any]]:
-    """Every weight and saved buffer by name as plain tensors, wherever and however it is kept."""
+    """Yield each weight and saved buffer by name as a plain tensor, also offloaded or quantised."""
     saved = lm.state_dict().keys()
     buffers = ((name, buffer) for name, buffer in lm.named_buffers() if name in saved)
     for name, weight in chain(lm.named_parameters(), buffers):
         if weight.is_meta:  # accelerate keeps it in main memory or on disk until its module runs
-            # Offloaded, tied weights are no longer one object: the second name is left out as ever.
+            # Offloaded, tied weights are no longer one object: the second name is left out here.
             if name in getattr(lm, "all_tied_weights_keys", {}):
                 continue
             module, _, own = name.rpartition(".")
@@ -65,7 +66,7 @@ def _weights(lm: Any) -> Iterator[tuple[str, Any]]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what the numbers depend on."""
+    """The versions of Python and of the packages that the numbers depend on."""
     numbers = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -76,7 +77,7 @@ def versions() -> dict[str, str]:
 
 
 def git_revision() -> str | None:
-    """The revision of this source tree, marked where it was changed; None outside a checkout."""
+    """The git revision of this source tree, marked if modified; None outside a checkout."""
     words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
         described = subprocess.run(

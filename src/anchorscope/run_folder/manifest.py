@@ -1,9 +1,9 @@
-"""What a run folder must hold: run.json, a marker for each file, and the check of both.
+"""Read, write and verify a run folder's run.json and the markers of its files.
 
-run.json holds the run's config and facts under a checksum of its own: it says how shards were cut
-and how questions were asked, and states are worth nothing without it. A marker,
-markers/<name>.json, holds name, size and SHA-256 of a file and is written after it. The run.json of
-a finished run lists every marked file, so that a lost one is missed.
+run.json holds the run's config and facts under a checksum of its own: it records how shards were
+cut and questions prompted, without which states are useless. A marker, markers/<name>.json, holds
+name, size and SHA-256 of a file and is written after it. The run.json of a finished run lists every
+marked file, so that a lost one is detected.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _UNLISTED = (RUN, OWNER, LOCK, "view.html")
 Entries = dict[str, Written]  # by name
 
 
-# --- Who writes it ---
+# --- The owner of a run folder ---
 
 
 class Busy(UserError):
@@ -43,7 +43,7 @@ class Busy(UserError):
 
     @classmethod
     def by(cls, place: object, owner: Any, advice: str = "") -> Busy:
-        """The error for a folder or URL whose owner.json says this."""
+        """Make the error for a folder or URL that `owner` (the content of owner.json) holds."""
         owner = owner if isinstance(owner, dict) else {}
         process, host, since = (owner.get(n, "unknown") for n in ("process", "host", "since"))
         return cls(
@@ -53,7 +53,7 @@ class Busy(UserError):
 
 
 def this_owner() -> dict[str, Any]:
-    """What owner.json says where this process owns the folder."""
+    """The content of owner.json for this process: its id, host and start time."""
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     return {"process": os.getpid(), "host": socket.gethostname(), "since": since}
 
@@ -62,14 +62,14 @@ def this_owner() -> dict[str, Any]:
 
 
 def info_text(info: Mapping[str, Any]) -> bytes:
-    """The bytes of run.json: the info, and a checksum of all of it."""
+    """Encode run.json: the info, with a checksum of all of it."""
     content = {name: value for name, value in info.items() if name != _CHECKSUM}
     content[_CHECKSUM] = _checksum(content)
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def read_info(path: Path) -> dict[str, Any] | None:
-    """The content of run.json without its checksum; None where there is no such file."""
+    """Read run.json and verify its checksum; None where there is no such file."""
     file = path / RUN
     if not file.is_file():
         return None
@@ -92,7 +92,7 @@ def _parse_info(file: Path) -> dict[str, Any]:
     info = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(info, dict) or not isinstance(info.get("format", FORMAT), int):
         raise ValueError("it does not describe a run")
-    # A reader who changed the file on purpose has taken the line out.
+    # Without the line the file was edited on purpose.
     checksum = info.pop(_CHECKSUM, None)
     if checksum is not None and checksum != _checksum(info):
         raise ValueError(
@@ -153,7 +153,7 @@ def check_info(info: Mapping[str, Any], file: Path) -> None:
 
 
 def read_listing(path: Path, info: Mapping[str, Any] | None = None) -> Entries:
-    """The files that run.json lists, by name; none where it is unfinished or cannot be read."""
+    """The files listed in run.json, by name; empty for an unfinished or unreadable run.json."""
     if info is None:
         info = {}
         with suppress(OSError, ValueError, RecursionError):
@@ -167,7 +167,7 @@ def read_listing(path: Path, info: Mapping[str, Any] | None = None) -> Entries:
 
 
 def listing_info(entries: Entries) -> dict[str, dict[str, str]]:
-    """The listing for run.json: a line for each file."""
+    """Encode the list of files for run.json: size and SHA-256 of each."""
     return {"files": {name: f"{w.bytes} {w.sha256}" for name, w in sorted(entries.items())}}
 
 
@@ -178,17 +178,17 @@ class _Marker(BaseModel, strict=True):
 
 
 def marker_text(name: str, written: Written) -> bytes:
-    """The bytes of a file's marker."""
+    """Encode a file's marker."""
     return json.dumps({"name": name, **written._asdict()}).encode()
 
 
 def marker_name(name: str) -> str:
-    """The name of a file's marker."""
+    """The name of a file's marker in the run folder."""
     return f"{MARKERS}/{name}.json"
 
 
 def read_marker(path: Path, name: str) -> Written | None:
-    """Size and checksum in a file's marker; None where it is missing, torn, or another file's."""
+    """Read size and SHA-256 from a file's marker; None where it is missing or invalid."""
     with suppress(OSError, ValueError):
         marker = _Marker.model_validate_json((path / marker_name(name)).read_bytes())
         if marker.name == name:
@@ -197,24 +197,24 @@ def read_marker(path: Path, name: str) -> Written | None:
 
 
 def marked_names(path: Path) -> set[str]:
-    """The names of all files that have a marker, even a torn one."""
+    """The names of all files that have a marker, even a damaged one."""
     files = (path / MARKERS).rglob("*.json")
     return {file.relative_to(path / MARKERS).as_posix().removesuffix(".json") for file in files}
 
 
 def read_markers(path: Path) -> Entries:
-    """The files that have a whole marker."""
+    """Read all valid markers, by file name."""
     markers = {name: read_marker(path, name) for name in marked_names(path)}
     return {name: written for name, written in markers.items() if written is not None}
 
 
-# --- Whether the files are what was written ---
+# --- Verification of the files ---
 
 
 def check_files(path: Path) -> Iterator[tuple[str, str]]:
-    """The name of every file that a run must hold, and what is wrong with it ("" if nothing is).
+    """Check every file that a run must hold; yield its name and problem ("" if there is none).
 
-    Every byte is read. The states may be gone as a whole: many remove them when a run is finished.
+    Every byte is read. The folder of states may be missing: it may be removed after a run.
     """
     listed, marked, named = read_listing(path), read_markers(path), marked_names(path)
     for name, written in sorted((listed | marked).items()):
@@ -227,7 +227,7 @@ def check_files(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _problem_with(file: Path, written: Written) -> str:
-    """What is wrong with a file, in words; empty where it is still what was written."""
+    """Describe how a file differs from what was written; "" where it does not."""
     try:
         size = file.stat().st_size
         if size != written.bytes:
@@ -242,7 +242,7 @@ def _problem_with(file: Path, written: Written) -> str:
 
 
 def require_whole(path: Path, name: str) -> None:
-    """Raise a UserError where a file is listed and is no longer what was written."""
+    """Raise a UserError where a listed file differs from what was written."""
     written = read_marker(path, name) or read_listing(path).get(name)
     problem = written and _problem_with(path / name, written)
     if problem:
@@ -254,12 +254,12 @@ def require_whole(path: Path, name: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """One check: what is wrong and what to do, or that all is well."""
+    """The result of one check: the problem and its remedy, or a note where it passed."""
 
     name: str
     wrong: str = ""
     do: str = ""
-    note: str = ""  # worth saying of a check that went well
+    note: str = ""  # about a check that passed
 
     @property
     def ok(self) -> bool:
@@ -276,7 +276,7 @@ def verify_run(path: Path) -> Iterator[Checked]:
     for entry, reason in unsafe:
         name = entry.relative_to(path).as_posix()
         yield Checked(name=name, wrong=f"it {reason}", do="it is not opened")
-    if unsafe:  # behind any of the names may be another file, or one without end
+    if unsafe:  # any of the names may lead to another file, or to one without end
         return
     yield from _verify_info(path)
     problems = dict(check_files(path))

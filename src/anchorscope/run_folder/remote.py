@@ -1,6 +1,6 @@
-"""A run folder under a URL (s3://, gs://, memory://), worked on in a copy on this machine.
+"""Keep a run folder under a URL (s3://, gs://, memory://), with a local copy to work on.
 
-Every finished file goes to the URL, its marker after it. At the start what is there is fetched. The
+Every finished file is uploaded, then its marker. At the start, existing files are downloaded. The
 copy is under the cache folder and may be removed between runs.
 """
 
@@ -30,25 +30,25 @@ from anchorscope.run_folder.manifest import (
     this_owner,
 )
 
-# A path that pathlib read has lost a slash; one letter is a drive of Windows.
+# pathlib turns // into /; a single letter would be a Windows drive.
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}([^/].*)")
 
 
 def cache_folder() -> Path:
-    """The folder for what can be made again: $ANCHORSCOPE_CACHE, or one in the user's cache."""
+    """The cache folder: $ANCHORSCOPE_CACHE, or `anchorscope` in the user's cache folder."""
     chosen = os.environ.get("ANCHORSCOPE_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(chosen) if chosen else Path(base) / "anchorscope"
 
 
 def remote_of(path: str | Path) -> Remote | None:
-    """The place of a URL; None for a folder of this machine."""
+    """The `Remote` of a URL; None for a local path."""
     match = _URL.fullmatch(str(path))
     return None if match is None else Remote(f"{match[1]}://{match[2].rstrip('/')}")
 
 
 def local_folder(path: str | Path, *, states: bool) -> Path:
-    """The folder on this machine; a URL's files are fetched, its states if `states` says so."""
+    """The local folder of a path or URL; a URL's files are downloaded, states only if wanted."""
     remote = remote_of(path)
     if remote is None:
         return user_path(path)
@@ -58,7 +58,7 @@ def local_folder(path: str | Path, *, states: bool) -> Path:
 
 
 class Remote:
-    """A folder under a URL, and its copy here."""
+    """A folder under a URL, and its local copy."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -73,9 +73,9 @@ class Remote:
         self.local = cache_folder() / "runs" / f"{name}-{digest}"
 
     def begin(self) -> None:
-        """Fetch what is under the URL, and send what a kill kept from being sent.
+        """Download the files under the URL, and upload those that a killed run did not.
 
-        Where the URL holds no run, a copy that was left here is of one that was removed there.
+        Where the URL holds no run, the run was removed there, and the local copy is removed too.
         """
         there = self.fetch()
         if RUN not in there:
@@ -87,7 +87,7 @@ class Remote:
                 self.send(name)
 
     def fetch(self, *, states: bool = True) -> set[str]:
-        """The names under the URL; the copy is brought up to date, files before their markers."""
+        """Download new files, markers after their files; return the names of all under the URL."""
         with self._reached():
             self._fs.invalidate_cache()
             try:
@@ -108,7 +108,7 @@ class Remote:
         return set(sizes)
 
     def send(self, name: str) -> None:
-        """Put one file of the copy under the URL."""
+        """Upload one file of the local copy."""
         with self._reached():
             self._fs.put_file(str(self.local / name), name)
 
@@ -121,8 +121,8 @@ class Remote:
     def claimed(self) -> Iterator[None]:
         """Own the URL until the block ends; raise `Busy` where another copy's process does.
 
-        The store makes owner.json only where there is none. One that was made from this copy is
-        that of a killed process, since the copy has a lock of its own.
+        The storage creates owner.json only where there is none. If an existing one was made from
+        this copy, its process was killed, since the copy has a lock of its own.
         """
         mark = self.local.with_name(f"{self.local.name}.id")
         create_atomic(mark, uuid.uuid4().hex.encode())
@@ -141,14 +141,14 @@ class Remote:
             self.remove(OWNER)
 
     def _is_copied(self, name: str, size: int) -> bool:
-        """Whether the copy has a file already; one without a marker may have changed."""
+        """Whether the local copy has a file already; one without a marker may have changed."""
         file = self.local / name
         fixed = _is_marker(name) or (self.local / marker_name(name)).is_file()
         return fixed and file.is_file() and file.stat().st_size == size
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
-        """Turn an error of the store's library into a UserError."""
+        """Turn an error of the storage library into a UserError."""
         try:
             yield
         except UserError:
@@ -158,7 +158,7 @@ class Remote:
                 f"{self.url} needs a package that is not installed: {error}. For s3:// it is "
                 "`pip install 'anchorscope[remote]'`."
             ) from error
-        except Exception as error:  # each store has errors of its own
+        except Exception as error:  # each storage library has errors of its own
             raise UserError(
                 f"{self.url} cannot be used: {in_a_line(error)} What was finished is kept: run the "
                 "same command again."
@@ -170,6 +170,6 @@ def _is_marker(name: str) -> bool:
 
 
 def _stays_inside(name: str) -> bool:
-    """Whether a name of a store's stays in the folder it is copied to; a key may hold any text."""
+    """Whether a remote name stays inside the local folder; an object's key may be any text."""
     parts = name.replace("\\", "/").split("/")
     return bool(name) and ".." not in parts and "\x00" not in name and ":" not in parts[0]

@@ -1,4 +1,4 @@
-"""Samples and the model's own outputs as rows of parquet files, and back."""
+"""Write and read samples and the model's own outputs as parquet files."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _COUNTED = (*_POSITIONS, "content_tokens")
 
 
 def to_frame(samples: Iterable[Sample]) -> pd.DataFrame:
-    """One row per sample, ready for parquet."""
+    """Convert samples to a table, one row each, ready for parquet."""
     return pd.DataFrame([_row(sample) for sample in samples])
 
 
 def from_frame(frame: pd.DataFrame) -> list[Sample]:
-    """The samples that `to_frame` made the rows of; a UserError names a row that is none."""
+    """Parse samples from the rows of `to_frame`; a UserError names a row that is invalid."""
     samples = []
     for number, row in enumerate(frame.to_dict("records"), 1):
         try:
@@ -96,17 +96,17 @@ def _nested(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def answers_name(number: int) -> str:
-    """The name of a shard's samples in the run folder."""
+    """The file name of a shard's samples in the run folder."""
     return f"answers/{number:05d}.parquet"
 
 
 def stored_answers(store: Store, number: int) -> list[Sample]:
-    """The samples of a shard that are on disk."""
+    """Load the samples of one shard from disk."""
     return from_frame(pd.read_parquet(store.file(answers_name(number))))
 
 
 def stored_samples(store: Store) -> dict[str, list[Sample]]:
-    """All samples on disk by dataset, in the order of their shards."""
+    """Load all samples from disk by dataset, in the order of their shards."""
     samples: dict[str, list[Sample]] = {}
     for number in range(count_answers(store)):
         shard = stored_answers(store, number)
@@ -120,7 +120,7 @@ def count_answers(store: Store) -> int:
 
 
 def output_name(intervention: str, number: int) -> str:
-    """The name of the file of a shard's outputs in the run folder."""
+    """The file name of a shard's outputs in the run folder."""
     return f"outputs/{intervention}/{number:05d}.parquet"
 
 
@@ -129,8 +129,8 @@ def load_outputs(
 ) -> pd.DataFrame:
     """Log-probability and rank of each answer under each pass: a row per sample and pass.
 
-    Those of the clean pass were noted when the answers were written: greedy, so of rank 1. Passes
-    without files, as in states that were extracted elsewhere, are left out.
+    Those of the clean pass were recorded while answering; greedy tokens have rank 1. Passes without
+    files, as in states that were extracted elsewhere, are left out.
     """
     ids, clean = [sample.id for sample in samples], []
     for sample in samples:

@@ -1,4 +1,4 @@
-"""Hidden states on disk, [question, layer, width] by pass and shard; read a layer at a time."""
+"""Store hidden states [question, layer, width] by pass and shard, and read them by layer."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _MOST_NUMBERS = 2**24  # layers × width of one question
 
 
 def shard_name(intervention: str, number: int) -> str:
-    """The name of a shard's file in the run folder."""
+    """The file name of a shard's states in the run folder."""
     return f"states/{intervention}/{number:05d}.safetensors"
 
 
 def save_states(
     store: Store, name: str, ids: Sequence[str], states: np.ndarray | Sequence[np.ndarray]
 ) -> None:
-    """Store states [question, layer, width], in one array or some questions in each of several."""
+    """Store states [question, layer, width], given as one array or as blocks of questions."""
     blocks = [states] if isinstance(states, np.ndarray) else states
     finite = np.concatenate([np.isfinite(block).all(axis=(1, 2)) for block in blocks])
     broken = [id for id, good in zip(ids, finite, strict=True) if not good]
@@ -51,9 +51,9 @@ def save_blocks(
     *,
     dtype: str = "F32",
 ) -> None:
-    """Store states [question, layer, width] that come some questions at a time.
+    """Write states [question, layer, width] to a safetensors file, one block at a time.
 
-    Holds neither all of them nor a copy; safetensors' own writer makes one string of bytes.
+    safetensors' own writer would hold all of them in memory as one string of bytes.
     """
     kind = np.dtype(_DTYPES[dtype])
     size = kind.itemsize * math.prod(shape)
@@ -87,7 +87,7 @@ class Shard(NamedTuple):
 
 
 def open_shard(path: Path) -> Shard:
-    """A file of states, which may hold anything; the library checks lengths and offsets."""
+    """Open a file of states and check its header; safetensors checks lengths and offsets."""
     try:
         with safe_open(path, framework="numpy") as file:
             ids, states = json.loads((file.metadata() or {})["ids"]), file.get_slice("states")
@@ -108,7 +108,7 @@ def open_shard(path: Path) -> Shard:
 
 
 def shards_of(path: Path, intervention: str) -> list[Shard]:
-    """The files of a pass's states in a run folder, in their order."""
+    """Open the files of a pass's states in a run folder, in their order."""
     files = sorted((path / "states" / intervention).glob("*.safetensors"))
     if not files:
         raise UserError(f"'{path}' holds no states of '{intervention}'. Collect them first.")
@@ -128,7 +128,7 @@ def passes_in(path: Path) -> list[str]:
 
 
 def require_whole_states(path: Path) -> None:
-    """Raise a UserError where a file of a run's states is no longer what was written."""
+    """Raise a UserError where a file of a run's states differs from what was written."""
     for file in sorted((path / "states").glob("*/*.safetensors")):
         require_whole(path, file.relative_to(path).as_posix())
 
@@ -136,16 +136,16 @@ def require_whole_states(path: Path) -> None:
 class StateBank:
     """The states of some questions of a run folder, in the order of `ids`; NaN where there is none.
 
-    A layer is read from disk whenever it is needed: the system keeps what was read lately, and
-    copying a layer takes a sixtieth of fitting a probe on it. Sent to another process a bank goes
-    without its maps. `other_names` says for some passes which pass's states are read in its place.
+    A layer is read from disk whenever it is needed: the system caches recent reads, and copying a
+    layer takes a sixtieth of the time of fitting a probe on it. Pickling drops the memory maps.
+    `other_names` maps a pass to the pass whose states are read instead.
     """
 
     def __init__(
         self, path: Path, ids: Sequence[str], other_names: Mapping[str, str] | None = None
     ) -> None:
         self.path, self.ids, self._other_names = path, list(ids), other_names or {}
-        # By pass: the shape of a state, and which rows are where in each of the shards.
+        # By pass: the shape of a state, and the place of each question in the shards.
         self._found: dict[str, tuple[tuple[int, int], list[_Match]]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class StateBank:
     def layer(self, name: str, layer: int) -> np.ndarray:
         """The states [question, width] of one layer in the precision of the files."""
         (_, width), matches = self._find(name)
-        # A shard with a value beyond the range of halves is in single precision.
+        # A shard with a value beyond the range of float16 is in float32.
         kinds = [match.states.dtype for match in matches] or [np.dtype(np.float16)]
         out = np.full((len(self.ids), width), np.nan, np.result_type(*kinds))
         for rows, states, stored in matches:
@@ -194,7 +194,7 @@ class StateBank:
 
 
 class _Match(NamedTuple):
-    """The questions of a bank that a shard holds."""
+    """The rows of a `StateBank` whose states are in one shard."""
 
     rows: list[int]  # of the bank
     states: np.ndarray  # of the shard, mapped

@@ -1,9 +1,9 @@
-"""The run folder: written whole or not at all, by many at once, and continued where it stopped.
+"""Write a run folder atomically, from several processes at once, and continue a stopped run.
 
-A file counts as written when its own marker, markers/<name>.json, is there: size and checksum,
+A file counts as written when its own marker, markers/<name>.json, exists: size and checksum,
 written last. So any number of processes may write files of one run. One of them owns the folder: it
 writes run.json, which lists every file when the run is finished. The operating system holds the
-owner's lock, on NFS too, and drops it when the process ends; `owner.json` says which process it is.
+owner's lock, on NFS too, and drops it when the process ends; `owner.json` names that process.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from anchorscope.run_folder.remote import Remote, remote_of
 
 
 class Store:
-    """A run folder: write its files, and ask which of them are there.
+    """A run folder: write its files, and check which of them exist.
 
-    With `info`, the content of run.json as the owner sent it, it is a worker's: `save_info` then
-    changes this object alone. With a `prefix` it holds the files of a folder in the run folder,
-    whose markers are beside the run's own.
+    With `info`, the content of run.json from the owner, it is a worker's store: `save_info` then
+    changes this object alone. With a `prefix` it is a folder inside the run folder, whose markers
+    are beside the run's own.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Store:
         self.root, self.path, self.prefix, self.remote = root, root / prefix, prefix, remote
         self._info = info
         self._made: list[Path] = []  # folders that this process made for the run
-        self._seen: dict[str, tuple[int, int]] = {}  # size and time of files found whole
+        self._seen: dict[str, tuple[int, int]] = {}  # size and time of files that were checked
         self._listed = read_listing(root, info)
 
     @classmethod
     def open(cls, path: str | Path, identity: dict[str, Any]) -> Store:
-        """Open or begin the folder for a run of this identity; refuse that of another run."""
+        """Open or begin the folder for a run of this identity; refuse another run's folder."""
         remote = remote_of(path)
         path = user_path(path) if remote is None else remote.local
         if remote is not None:
@@ -96,7 +96,7 @@ class Store:
     def owned(self, *, withdraw: bool = False) -> Iterator[None]:
         """Own the folder until the block ends; raise `Busy` where another process does.
 
-        With `withdraw`, a run that was begun here and fails before it has a file leaves no folder.
+        With `withdraw`, a new run that fails before its first file leaves no folder.
         """
         claim = nullcontext() if self.remote is None else self.remote.claimed()
         try:
@@ -113,19 +113,19 @@ class Store:
                     raise
         finally:
             for folder in self._made:
-                with suppress(OSError):  # it holds something, as after every run that went well
+                with suppress(OSError):  # not empty, as after every successful run
                     folder.rmdir()
 
     def inside(self, folder: str) -> Store:
-        """The files of a folder in the run folder; a worker's where this one is."""
+        """The store of a folder inside the run folder; a worker's store where this one is."""
         return Store(self.root, info=self._info, remote=self.remote, prefix=f"{folder}/")
 
     def borrowed(self) -> Store:
-        """The same folder for a process that does not own it, with run.json as it is now."""
+        """The same store for a process that does not own the folder, with run.json as it is now."""
         return Store(self.root, info=self.info, remote=self.remote, prefix=self.prefix)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process that gets this store does not own the folder."""
+        """Pickle as a store that does not own the folder."""
         place = str(self.root.absolute()) if self.remote is None else self.remote.url
         return _borrowed_at, (place, self.info, self.prefix)
 
@@ -134,7 +134,7 @@ class Store:
         return dict(self._info) if self._info is not None else read_info(self.root) or {}
 
     def save_info(self, changes: dict[str, Any]) -> None:
-        """Merge `changes` into run.json; that of a finished run lists its files."""
+        """Merge `changes` into run.json; when they finish the run, also list its files."""
         if self._info is not None:
             self._info |= changes
             return
@@ -143,13 +143,13 @@ class Store:
         self._put(RUN, info_text({**self.info, **changes}))
 
     def write(self, name: str, save: Save) -> None:
-        """Save one file for good: `save` writes it to the binary file it is given."""
+        """Write a file atomically and mark it; `save` writes its content to an open binary file."""
         with disk_errors(self.root):
             written = save_atomic(self.file(name), save)
         self._mark(name, written)
 
     def create(self, name: str, data: bytes) -> None:
-        """Save a file unless it is there: the first of several writers wins."""
+        """Write and mark a file unless it exists; the first of several writers wins."""
         with disk_errors(self.root):
             written = create_atomic(self.file(name), data)
         if written is not None:
@@ -164,7 +164,7 @@ class Store:
                     self._mark(file.relative_to(self.path).as_posix(), describe(file))
 
     def has(self, name: str) -> bool:
-        """Whether the file is marked, there, and unchanged since it was written."""
+        """Whether the file exists, is marked, and is unchanged since it was written."""
         entry = read_marker(self.root, self.prefix + name) or self._listed.get(self.prefix + name)
         if entry is None or not self.file(name).is_file():
             return False
@@ -176,9 +176,9 @@ class Store:
         return stamp[0] == entry.bytes
 
     def relist(self) -> None:
-        """List what was added to the folder of a finished run, and write lost markers again.
+        """Update a finished run's list of files, and restore lost markers.
 
-        Where another process owns the folder, that one lists it at its end.
+        Where another process owns the folder, that process updates the list when it ends.
         """
         if self.info.get("finished"):
             with suppress(Busy), self.owned():
@@ -188,12 +188,12 @@ class Store:
         return self.path / name
 
     def fetch(self) -> None:
-        """Copy what others put under the run's URL, where it has one."""
+        """Download what other processes wrote under the run's URL, if it has one."""
         if self.remote is not None:
             self.remote.fetch()
 
     def _mark(self, name: str, written: Written) -> None:
-        """Write the marker of a file that is there; `name` is inside `path`."""
+        """Write the marker of an existing file; `name` is relative to `path`."""
         self._listed[self.prefix + name], self._seen[name] = written, _stamp(self.file(name))
         if self.remote is not None:
             self.remote.send(self.prefix + name)
@@ -206,7 +206,7 @@ class Store:
             self.remote.send(name)
 
     def _marked(self) -> dict[str, Written]:
-        """Every file that is done, by any process; the marker of a listed one is written again."""
+        """All finished files, of any process; lost markers of listed files are restored."""
         listed, marked = read_listing(self.root), read_markers(self.root)
         for name in sorted(listed.keys() - marked.keys()):
             if (self.root / name).is_file():
@@ -216,20 +216,20 @@ class Store:
 
 
 def _borrowed_at(place: str, info: dict[str, Any], prefix: str) -> Store:
-    """The folder in a process that another one has sent it to."""
+    """Unpickle a store, in a process that does not own the folder."""
     remote = remote_of(place)
     root = Path(place) if remote is None else remote.local
     return Store(root, info=info, remote=remote, prefix=prefix)
 
 
 def _stamp(file: Path) -> tuple[int, int]:
-    """Size and time of a file: what changes when it is written."""
+    """Size and modification time of a file, to detect that it was rewritten."""
     facts = file.stat()
     return facts.st_size, facts.st_mtime_ns
 
 
 def _require_empty(path: Path) -> None:
-    """Raise a UserError where a path holds anything but the traces of a run that just begins."""
+    """Raise a UserError where a path holds anything but the first files of a new run."""
     if path.exists():
         names = [p.name for p in path.iterdir()] if path.is_dir() else [path.name]
         if RUN not in names and [n for n in names if n not in (OWNER, LOCK) and not is_partial(n)]:
@@ -239,7 +239,7 @@ def _require_empty(path: Path) -> None:
 
 
 def _refuse_other(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise a UserError where two identities differ, with the fields that do."""
+    """Raise a UserError that names the fields in which two run identities differ."""
     other = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
     if other:
         differ = "; ".join(f"{n}: {before.get(n)!r} there, {now.get(n)!r} asked" for n in other)
@@ -262,7 +262,7 @@ def _lock(folder: Path) -> Iterator[None]:
         write_atomic(folder / OWNER, json.dumps(this_owner(), indent=1))
         yield
     finally:
-        # The lock's file goes while the lock is held: who waits for it sees that and starts over.
+        # Removed while the lock is held: a process that waits for it notices and starts over.
         for name in (OWNER, LOCK):
             with suppress(OSError):
                 (folder / name).unlink()

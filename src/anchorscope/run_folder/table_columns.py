@@ -1,4 +1,4 @@
-"""The columns of every table of a run, in their order: a contract of writers and readers."""
+"""List the columns of every table of a run, in order, for its writers and readers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAYERS = _names(
     "model dataset layer mode pathway n delta_p delta_p_low delta_p_high "
     "delta_logit delta_logit_low delta_logit_high"
 )
-# The neutral control's own Q and A, by its own flips: curves that may be laid beside LAYERS.
+# The neutral control's own Q and A, by its own flips: curves to compare with LAYERS.
 CONTROL_LAYERS = (*LAYERS, "intervention")
 PROBES = _names("model dataset layer auroc auroc_low auroc_high accuracy n_train n_test")
 CONTROLS = _names(
@@ -55,12 +55,12 @@ ROBUST = _names(
     "variant dataset layer n paper_gap same_gap strict_gap gap_low gap_high finding agrees"
 )
 PATHWAYS = _names("id dataset layer mode z prediction logit_clean logit_knockout pathway")
-# samples.parquet has all fields of a sample; these are the ones that every reader relies on.
+# samples.parquet has all fields of a sample; every reader relies on these.
 SAMPLES = _names(
     "id dataset question answers answer verdict finder span_starts span_stops "
     "answer_start answer_stop exact_question exact_answer entity kind"
 )
-# What a row of a table is about: no two rows are about the same, and the table is not empty.
+# The key columns of each table: no two rows have the same key, and the table is not empty.
 KEYS: Mapping[str, Columns] = {
     "layers": _names("dataset layer mode pathway"),
     "probes": _names("dataset layer"),
@@ -69,7 +69,7 @@ KEYS: Mapping[str, Columns] = {
     "findings": _names("dataset"),
     "pathways": _names("id layer mode"),
 }
-# What these columns hold in the tables above; a sample may be in neither group.
+# The values of these columns in the tables above; a sample may be in neither group.
 WORDS: Mapping[str, tuple[object, ...]] = {
     "mode": MODES, "pathway": ("Q", "A", None), "z": (0, 1), "prediction": (0, 1),
     "finding": get_args(FindingName), "by": ("", "belief", "kinds", "finder"),
@@ -133,7 +133,7 @@ ASSOCIATED = _names("model dataset verdict pathway n associated associated_low a
 SALIENCY_ROWS = _names("id dataset loss source layer saliency")
 HEADS_ROWS = _names("id dataset block head set layer logit_clean logit_knockout")
 DONOR_ROWS = _names("id kind donor same_relation resized popularity_gap")
-# Written beside them; others may not have these.
+# Further columns of these files, which may be missing.
 PATCHING_MORE = _names("floor")
 DONOR_MORE = _names("whole")
 P_TRUE_ROWS = _names("id p_true")

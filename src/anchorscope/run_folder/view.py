@@ -1,8 +1,8 @@
-"""A finished run folder, each file read when it is first asked for.
+"""Read a finished run folder lazily, and check each table against its schema.
 
-A folder may come from another person, and every checksum in it may fit what was forged. So each
-table is compared with the schema in `table_columns` and with run.json when it is read, and every
-command can rely on it.
+A folder may come from another person, with forged tables and checksums that fit them. So each table
+is compared with the schema in `table_columns` and with run.json when it is read, and every command
+can rely on it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from anchorscope.run_folder.table_columns import Columns
 
 
 def _csv(name: str, columns: Columns, *, optional: bool = False) -> cached_property[pd.DataFrame]:
-    """A property that reads tables/<name>.csv; an `optional` table may be missing: no row then."""
+    """Make a property that reads tables/<name>.csv; a missing `optional` table has no rows."""
     return cached_property(lambda run: _read_csv(run, name, columns, optional=optional))
 
 
 def _rows(piece: str, columns: Columns) -> cached_property[pd.DataFrame]:
-    """A property that reads the shards of one piece of evidence; no row where it was not read."""
+    """Make a property that reads the shards of a piece of evidence; empty without any."""
 
     def read(run: RunView) -> pd.DataFrame:
         files = sorted((run.path / "evidence" / piece).glob("*.parquet"))
@@ -130,12 +130,12 @@ class RunView:
 
     @property
     def titles(self) -> dict[str, str]:
-        """Dataset short name -> title, in the run's order."""
+        """The title of each dataset by its short name, in the run's order."""
         return {str(d["name"]): str(d.get("title") or d["name"]) for d in self.info["datasets"]}
 
     @property
     def datasets(self) -> list[str]:
-        """Short names, in the run's order."""
+        """The short names of the datasets, in the run's order."""
         return list(self.titles)
 
     @property
@@ -144,12 +144,12 @@ class RunView:
 
     @property
     def unit(self) -> str:
-        """What ΔP counts in this run's tables."""
+        """The unit of ΔP in this run's tables: points or percent."""
         return "percent" if self.config.get("delta") == "relative" else "points"
 
     @property
     def has_robust(self) -> bool:
-        """Whether the finding was looked for under other choices."""
+        """Whether the run has robust.csv, the finding under other choices."""
         return self._has_table("robust")
 
     @cached_property
@@ -164,7 +164,7 @@ class RunView:
 
     @cached_property
     def detector_claims(self) -> pd.DataFrame:
-        """The claims about detectors; no row before `detect eval` was asked for them here."""
+        """The claims about detectors; empty until `detect eval` writes them into this folder."""
         table = _read_csv(self, "detector_claims", ("claim",), optional=True)
         table = table.reindex(columns=list(table_columns.CLAIMS))
         words = {"paper_decision": "not measured", "strict_decision": "not measured", "finding": ""}
@@ -180,7 +180,7 @@ class RunView:
 
     @cached_property
     def evidence(self) -> dict[str, pd.DataFrame]:
-        """The tables of the other evidence that the run holds, by name."""
+        """The tables of further evidence in the run, by name; empty ones are left out."""
         tables = {
             name: _read_csv(self, name, columns, optional=True)
             for name, columns in table_columns.EVIDENCE.items()
@@ -189,18 +189,18 @@ class RunView:
 
     @cached_property
     def p_true(self) -> dict[str, float]:
-        """P(True) by question, where it was asked for."""
+        """P(True) by question id; empty where it was not measured."""
         ids, numbers = self._p_true_rows["id"], self._p_true_rows["p_true"]
         return {str(id): float(p) for id, p in zip(ids, numbers, strict=True)}
 
     @property
     def samples(self) -> pd.DataFrame:
-        """samples.parquet: one row for each question."""
+        """The table samples.parquet, one row for each question."""
         return self._samples[0]
 
     @property
     def answers(self) -> list[Sample]:
-        """The samples as values."""
+        """All samples as `Sample` records."""
         return self._samples[1]
 
     @cached_property
@@ -229,7 +229,7 @@ class RunView:
 
 
 def where(table: pd.DataFrame, **equal: object) -> pd.DataFrame:
-    """The rows whose columns have these values."""
+    """Select the rows of a table whose columns have these values."""
     keep = pd.Series(True, index=table.index)
     for column, value in equal.items():
         keep &= table[column] == value
@@ -237,12 +237,12 @@ def where(table: pd.DataFrame, **equal: object) -> pd.DataFrame:
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows as dictionaries, column name -> value."""
+    """Convert the rows of a table to dictionaries, column name -> value."""
     return cast(list[dict[str, Any]], table.to_dict("records"))
 
 
 def values(table: pd.DataFrame, name: str) -> pd.Series:
-    """One column."""
+    """One column of a table."""
     return cast(pd.Series, table[name])
 
 
@@ -250,7 +250,7 @@ def values(table: pd.DataFrame, name: str) -> pd.Series:
 
 
 def _read_csv(run: RunView, name: str, columns: Columns, *, optional: bool = False) -> pd.DataFrame:
-    """The table tables/<name>.csv; a dataset called 'NA' is a name, not a missing number."""
+    """Read and check tables/<name>.csv; a dataset called 'NA' is a name, not a missing number."""
     if optional and not run._has_table(name):
         return pd.DataFrame(columns=list(columns))
 
@@ -269,7 +269,7 @@ def _read_csv(run: RunView, name: str, columns: Columns, *, optional: bool = Fal
 
 
 def _read_parquet(run: RunView, name: str, columns: Columns) -> pd.DataFrame:
-    """The table of a parquet file."""
+    """Read and check a table in a parquet file."""
     table = _read(run, name, columns, pd.read_parquet)
     _check(cast(pd.DataFrame, table[list(columns)]), run, run.path / name)
     return table
@@ -278,7 +278,7 @@ def _read_parquet(run: RunView, name: str, columns: Columns) -> pd.DataFrame:
 def _read(
     run: RunView, name: str, columns: Columns, read: Callable[[Path], pd.DataFrame]
 ) -> pd.DataFrame:
-    """The table of a file that is still what was written, with these columns at least."""
+    """Read a table; a UserError where its file was changed or lacks one of these columns."""
     file = run.path / name
     if not file.is_file():
         raise UserError(f"The run lacks '{file}'. Run its command again to have it written.")
@@ -346,7 +346,7 @@ def _require_among(
 
 
 def _senseless(file: Path, why: str) -> UserError:
-    """The error for a table whose content makes no sense."""
+    """Make the error for a table with inconsistent content."""
     return UserError(
         f"'{file}' makes no sense: {why}. Get the folder again, or run its command into a new one."
     )

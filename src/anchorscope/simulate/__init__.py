@@ -1,4 +1,4 @@
-"""Runs made up from a known truth, through the ordinary probes, tables, figures and report."""
+"""Simulate runs with a known truth, and analyse them like real ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["WORLDS", "Simulated", "Truth", "World", "simulate", "simulate_states
 
 
 def __getattr__(name: str) -> Any:
-    """`simulate` waits for torch, so it is imported when it is first used."""
+    """Import `simulate` on first use: it needs torch, which is slow to import."""
     if name != "simulate":
         raise AttributeError(f"module 'anchorscope.simulate' has no attribute '{name}'")
     from anchorscope.simulate.run import simulate

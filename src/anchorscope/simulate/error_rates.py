@@ -1,4 +1,4 @@
-"""The finding of one simulated world, without a run folder: for error rates and power."""
+"""Compute the finding of one simulated world without a run folder, for error rates and power."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ CONFIG = Config(model="simulated", data=("simulated",), resamples=300)  # many w
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """What both modes say of one world."""
+    """The conclusions of paper mode and strict mode about one simulated world."""
 
     paper_gap: Estimate  # ΔP of Q less A, in points
     finding: Finding
 
     @property
     def paper_holds(self) -> bool:
-        """What paper mode concludes: the groups differ, so there are two."""
+        """Whether paper mode finds two groups: the interval of its gap is below 0."""
         return self.paper_gap.high < 0
 
 
 class StatesInMemory(StateBank):
-    """States [question, layer, width] of each pass, read as a run folder's are."""
+    """A `StateBank` of states in memory, [question, layer, width] by pass."""
 
     def __init__(self, states: Mapping[str, np.ndarray]) -> None:
         self.states = states
@@ -55,7 +55,7 @@ class StatesInMemory(StateBank):
 
 
 def judge_world(truth: Truth, *, config: Config = CONFIG, worlds: int = WORLDS) -> Judged:
-    """The finding of a simulated world; `worlds` are planted in it to learn its power."""
+    """Simulate a world and compute its finding; `worlds` are planted in it to estimate power."""
     world = simulate_states(truth)
     config = replace(config, seed=truth.seed)
     return judge_states(world.states, samples_of(truth, world), config=config, worlds=worlds)
@@ -68,7 +68,7 @@ def judge_states(
     config: Config = CONFIG,
     worlds: int = WORLDS,
 ) -> Judged:
-    """The finding from states [question, layer, width] by pass, one row for each sample.
+    """Compute the finding from states [question, layer, width] by pass, one row for each sample.
 
     All samples are of one dataset and usable.
     """

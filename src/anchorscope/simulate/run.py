@@ -1,4 +1,4 @@
-"""A run folder from a planted truth: states on disk, then everything that a real run does."""
+"""Make a run folder from simulated states: store them, then analyse them like a real run's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def simulate(
     config: Config | None = None,
     progress: Progress | None = None,
 ) -> RunView:
-    """The finished run of a simulated world in folder `out`.
+    """Make a run of a simulated world in folder `out`; return the finished run.
 
     Examples:
         >>> from anchorscope.simulate import Truth, simulate
@@ -49,12 +49,12 @@ def simulate(
 
 
 def config_of(truth: Truth, *, robust: bool = False) -> Config:
-    """The configuration with which a simulated world is read by default."""
+    """The default config for the run of a simulated world."""
     return Config(model=truth.world, data=("simulated",), seed=truth.seed, robust=robust)
 
 
 def _analyse(run: Run, truth: Truth) -> None:
-    """States on disk, probes and tables, as a real run makes them, and what was planted."""
+    """Store the states, compute probes and tables as in a real run, and write truth.csv."""
     begun, store, config = time.monotonic(), run.store, run.config
     world = simulate_states(truth)
     samples = samples_of(truth, world)

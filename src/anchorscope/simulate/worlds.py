@@ -1,9 +1,9 @@
-"""Simulated states with a known truth, to see what each way of reading makes of it.
+"""Simulate hidden states with a known truth, to test what the analysis finds.
 
 A state is [layer, width]. One direction per layer holds the model's belief about its own answer;
 everything else is noise. The worlds differ only in what the knockout does to a state.
 
-In six worlds there are two groups, and nothing that is recorded of a sample tells which it is in:
+In six worlds there are two groups, and no recorded fact of a sample shows its group:
 
 - two-pathways: a share of the samples is pushed back by the full amount, the others not at all.
 - to-the-prior: the belief of a share of the samples is forgotten, the others keep theirs.
@@ -17,7 +17,7 @@ In six worlds there are two groups, and nothing that is recorded of a sample tel
 In all others there are no pathways:
 
 - one-mechanism: every state shrinks towards the mean and is jolted: the same law for all.
-- noise: every state is jolted, and that is all.
+- noise: every state is jolted, with no other effect.
 - no-effect: the knockout jolts states exactly as the neutral control does.
 - shift: every state is displaced by the same amount along the belief: class collapse when strong.
 - continuum: each belief is pushed back by its own amount, spread evenly (one flat hump).
@@ -46,7 +46,7 @@ import numpy as np
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import Answer, Question, Sample, Span
 
-# Two groups that nothing recorded about a sample explains, and none.
+# Worlds with two groups that no recorded fact of a sample explains, and worlds without.
 TrueWorld = Literal[
     "two-pathways", "to-the-prior", "one-way", "uneven-kinds", "unlabelled-kinds", "one-layer",
 ]  # fmt: skip
@@ -63,11 +63,11 @@ CONTROLS: tuple[Control, ...] = get_args(Control)
 AGAIN = 0.3  # spread of what other worked examples do to a state, in every direction
 _ANSWERS = {"name": ("It", "Another"), "yes/no": ("yes", "no")}  # right and wrong, by kind
 JOLT = 0.1  # spread of what the neutral control does to a state, in every direction
-MOVED = 2.0  # how far a control that is none moves a belief
+MOVED = 2.0  # how far a faulty neutral control moves a belief
 BLOCK = 10  # questions of a block
 HEAVY = 2  # degrees of freedom
 LONG = 15  # tokens from which a question is long
-OFTEN = 0.85  # of one relation is pushed back in uneven-kinds, of the other the rest
+OFTEN = 0.85  # share of one relation pushed back in uneven-kinds; of the other, 1 - OFTEN
 _HALF = ("two-pathways", "to-the-prior", "one-way", "one-layer", "two-kinds", "unlabelled-kinds")
 
 
@@ -77,7 +77,7 @@ def _field(default: Any, help: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """What is planted: how much, in how many samples, under how much noise."""
+    """The parameters of a simulated world: its effect, the share of samples with it, its noise."""
 
     world: World = _field("two-pathways", "one-mechanism, two-pathways, shift, continuum, ...")
     samples: int = _field(400, "Questions, half of them answered wrong.")
@@ -115,7 +115,7 @@ class Truth:
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """Who the samples are, [question] each."""
+    """The properties of the samples, [question] each."""
 
     dose: np.ndarray  # share of the full push; NaN where the belief or a coin decides it
     missed: np.ndarray  # bool: the knockout hides other tokens than those that carry the effect
@@ -177,7 +177,7 @@ def knocked_out(
     push: np.ndarray,
     dose: np.ndarray,
 ) -> np.ndarray:
-    """States [question, layer, width] after a cut.
+    """Apply the knockout to states [question, layer, width].
 
     `belief` [question, layer] is the clean one along `axis` [layer, width], `push` [layer] the full
     push.
@@ -196,7 +196,7 @@ def knocked_out(
 
 
 def _away(world: str, belief: np.ndarray, push: np.ndarray, dose: np.ndarray) -> np.ndarray:
-    """How far each belief moves, [question, layer]."""
+    """How far the knockout moves each belief, [question, layer]."""
     if world in ("shift", "templates"):
         return -push * dose[:, None]
     if world == "one-way":
@@ -228,7 +228,7 @@ class Simulated:
 
 
 def simulate_states(truth: Truth) -> Simulated:
-    """The states of a world; the same truth gives the same states."""
+    """Simulate the states of a world; the same truth gives the same states."""
     rng = np.random.default_rng(truth.seed)
     n, layers, width = truth.samples, truth.layers, truth.width
     z = rng.permutation(np.arange(n) % 2)
@@ -254,7 +254,7 @@ def simulate_states(truth: Truth) -> Simulated:
         return knocked_out(truth, rng, states, belief=belief, axis=axis, push=push, dose=dose)
 
     def neutral() -> np.ndarray:
-        """Jolted, or moved by a control that is none."""
+        """Jolt the states, and move their beliefs where the neutral control is faulty."""
         jolted, margin = clean + JOLT * rng.standard_normal(shape), np.abs(belief)
         moved = {
             "jolt": np.zeros_like(belief),
@@ -283,7 +283,7 @@ def simulate_states(truth: Truth) -> Simulated:
 
 
 def samples_of(truth: Truth, world: Simulated) -> list[Sample]:
-    """The samples of a world as a run has them: questions without content, but with all labels."""
+    """Make the samples of a world: placeholder questions and answers, with all labels."""
     return [_sample(truth, world, number) for number in range(truth.samples)]
 
 

@@ -1,1 +1,1 @@
-"""Spans: which characters, and so which tokens, carry the subject and the answer."""
+"""Find the characters and tokens that carry a question's subject and an answer's entity."""

@@ -2,8 +2,8 @@
 
 The patterns are tried in order on the first sentence that is not a question: yes and no, an agent
 ("written by"), a name ("is called"), the side of "X is Y" that answers, the part that is not in the
-question, else all of it up to a comma (docs/method.md has examples). The end of a sentence is where
-pysbd puts it in ten answers with initials and abbreviations, at a fourteenth of its time.
+question, else all of it up to a comma (docs/method.md has examples). Sentences end where pysbd ends
+them in ten answers with initials and abbreviations, at a fourteenth of its time.
 """
 
 from __future__ import annotations

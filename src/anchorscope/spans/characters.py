@@ -1,4 +1,4 @@
-"""Character spans: merged, trimmed, found in text, and turned into tokens."""
+"""Merge, trim and find character spans, and map them to tokens."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ FUNCTION_WORDS = word_set(
     "whom whose why will with within without won't would wouldn't yet you your yours"
 )
 
-# Words that name nothing: those, and verbs and nouns that most questions have. scikit-learn's list
-# holds "bill", "fire" and "system", which name something, and lacks "born", "located" and "won".
+# Words that name nothing: function words, and verbs and nouns common in questions. scikit-learn's
+# list holds "bill", "fire" and "system", which name something, and lacks "born", "located", "won".
 STOP = FUNCTION_WORDS | word_set(
     "became get gets give given go goes going got last long mean means name named same take takes "
     "use used come comes came called known took place happen happened located found play plays "
@@ -98,7 +98,7 @@ def occurrences(text: str, piece: str, *, any_case: bool = False) -> tuple[Span,
 
 
 def overlap(a: Iterable[Span], b: Iterable[Span]) -> float:
-    """The Jaccard index of two sets of characters."""
+    """The Jaccard index of the characters that two sets of spans cover."""
     left, right = merged(a), merged(b)
     shared = sum(max(0, min(p, q) - max(m, n)) for m, p in left for n, q in right)
     either = sum(stop - start for start, stop in (*left, *right)) - shared
@@ -123,8 +123,8 @@ def tokens_of(
 ) -> tuple[int, ...]:
     """Find the tokens that share a character with a span.
 
-    `offsets` are the tokenizer's half-open character ranges, in a text in which that of the spans
-    begins at `start`.
+    `offsets` are the tokenizer's half-open character ranges; the text of the spans begins at
+    character `start` of the tokenised text.
     A leading space in a token does no harm: " Paris" overlaps "Paris" whether its range
     counts the space or not, and a token that is only the space beside a span does not. A
     character split over several byte tokens gives all of them, as they share its range.

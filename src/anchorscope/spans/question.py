@@ -1,4 +1,4 @@
-"""Find the exact question tokens as character spans, and say how far two finders agree.
+"""Find the exact question tokens as character spans, and measure how far two finders agree.
 
 A finder marks the subject: from the dataset (`given`), by rules, by the model under test itself
 (text in, text out), by a spaCy pipeline, or the whole question.
@@ -36,7 +36,7 @@ SpansById = Mapping[str, tuple[Span, ...]]
 class QuestionSpans:
     """The spans of one question, subject and property, and the finder of the subject.
 
-    The finder is never "auto". `property_spans` are those of the spans that name the property.
+    The finder is never "auto". `property_spans` are the spans that name the property.
     """
 
     id: str
@@ -58,8 +58,8 @@ def find_spans(
     """Find the exact question spans of each question with the chosen finder.
 
     `auto` takes the dataset's subjects where it has them, else the rules, else the whole
-    question. Every finder looks for the subject; the words that name the asked-about property
-    belong to E_Q as well, and are found in one way for all of them (`property_spans`).
+    question. Every finder looks for the subject; the words that name the property asked for belong
+    to E_Q as well, and are found in one way for all finders (`property_spans`).
     `generate` is for "model" alone.
     """
     if finder == "auto":
@@ -117,7 +117,7 @@ def _first_found(question: Question) -> QuestionSpans:
 
 
 def spans_table(questions: Sequence[Question], found: Sequence[QuestionSpans] = ()) -> pd.DataFrame:
-    """How far the finders that need no model agree, by dataset; spans already `found` are used."""
+    """Tabulate how far the finders without a model agree, by dataset; reuse the spans `found`."""
     finders: tuple[Finder, ...] = ("given", "rules", "all")
     by_finder = {}
     for name in finders:
@@ -235,11 +235,11 @@ _ARTICLE = re.compile(r"(?:the|an?)\s+(?=\S)")
 
 
 def entity_of(question: Question, spans: QuestionSpans) -> str:
-    """Name the entity of a question: folds keep it together, bootstraps draw it as one.
+    """Name the entity of a question, the unit of folds and bootstraps.
 
     The dataset's own where it names one. Else the subject's longest span without case, white space
     and a leading article: it depends on this question alone, so questions added later move no fold.
-    A finder that marks whole questions says nothing of their entity: the rules' spans are taken.
+    The finder "all" marks whole questions, not entities: then the spans of "auto" are taken.
     """
     if question.entity and question.entity != normalised(question.text):
         return question.entity

@@ -46,8 +46,7 @@ LOOK_BACK = 64  # characters
 def rules_spans(text: str) -> tuple[Span, ...]:
     """Mark names, quotations and numbers, or runs of content words where there is no name.
 
-    A number alone does not stop the second way: of "season 6 downton abbey" the number
-    is the least part.
+    A number alone counts as no name: in "season 6 downton abbey" the other words matter more.
     """
     names = [*_quoted(text), *_names(text)]
     numbers = re.finditer(r"\d+(?:[.,]\d+)*(?:[^\W\d_]+)?", text)
@@ -83,7 +82,7 @@ def _names(text: str) -> Iterator[Span]:
 
 
 def _closed(run: list[re.Match[str]]) -> Iterator[Span]:
-    """Yield the span of a finished run, without a possessive ending."""
+    """Yield the span of a finished run of words, without a possessive ending."""
     if run:
         stop = run[-1].end() - (2 if re.search(r"['’]s$", run[-1][0]) else 0)
         yield Span(run[0].start(), stop)
@@ -109,7 +108,7 @@ def _capital(text: str, word: re.Match[str]) -> bool:
 
 
 def _content(text: str) -> list[Span]:
-    """The words that are no stop words."""
+    """Find the words that are not stop words."""
     words = WORD.finditer(text)
     return [Span(*w.span()) for w in words if re.sub(r"['’]s$", "", w[0].lower()) not in STOP]
 
@@ -126,7 +125,7 @@ _LONGEST = 2000  # characters of a text in which a property is looked for
 
 
 def property_spans(text: str, subject: Sequence[Span]) -> tuple[Span, ...]:
-    """Find the words that name the asked-about property, outside the subject's spans.
+    """Find the words that name the property asked for, outside the subject's spans.
 
     "What country is Osaka in?" asks for "country", "Who wrote Emma?" for "wrote", "When did the
     Berlin Wall fall?" for "fall". It is the first run of content words behind the question word

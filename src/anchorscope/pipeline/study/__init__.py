@@ -1,1 +1,1 @@
-"""Many models on many datasets: one run folder a model, and a page over all of them."""
+"""Studies: run many models on many datasets, and write one page over all runs."""

@@ -1,4 +1,4 @@
-"""Read a study: its models, datasets and options, from a TOML file or one that is shipped."""
+"""Read a study (models, datasets and options) from a TOML file or from the shipped studies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEYS = ("title", "data", "options", "models")
 _MODEL_KEYS = ("model", "name", "panel")  # every other key of a model is an option of its run
 _SET_BY_STUDY = ("model", "data")
 _RESERVED = ("figures", "errors")  # folders of the study itself
-_TRUST = "trust_remote_code"  # for a person to say, never for a file
+_TRUST = "trust_remote_code"  # set by a person, never by a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class StudyModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Models by datasets; each model is one run over all datasets."""
+    """A study: its models and datasets; each model is one run over all datasets."""
 
     title: str
     data: tuple[str, ...]
@@ -53,7 +53,7 @@ class Study:
         return panels
 
     def with_places(self, places: Mapping[str, str]) -> Study:
-        """The same study with models and datasets taken from other places, by name."""
+        """Copy the study with models and datasets loaded from other places, by name."""
         names = {model.name for model in self.models} | {*self.data}
         for name in places.keys() - names:
             raise unknown("model or dataset to place", name, sorted(names))
@@ -61,7 +61,7 @@ class Study:
         return replace(self, models=tuple(models), data=tuple(places.get(d, d) for d in self.data))
 
     def with_options(self, options: Mapping[str, Any]) -> Study:
-        """The same study with options that override those of the file."""
+        """Copy the study with options that override those of the file."""
         models = [
             replace(m, options={k: v for k, v in m.options.items() if k not in options})
             for m in self.models
@@ -70,7 +70,7 @@ class Study:
 
 
 def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as `Config` takes them, from those of a file; other names are an error."""
+    """Convert the options of a file to fields of `Config`; a UserError for an unknown name."""
     accepted = [f.name for f in fields(Config) if f.name not in _SET_BY_STUDY]
     named = {name.replace("-", "_"): value for name, value in options.items()}
     for name in named.keys() - set(accepted):
@@ -89,7 +89,7 @@ def shipped() -> dict[str, Any]:
 
 
 def read_study(place: str | Path) -> Study:
-    """The study that a shipped name or a .toml file holds."""
+    """Read a study by its shipped name or from a .toml file."""
     named = shipped().get(str(place))
     path = user_path(place)
     if named is None and not path.is_file():
@@ -102,7 +102,7 @@ def read_study(place: str | Path) -> Study:
 
 
 def study_of(content: Mapping[str, Any], where: str) -> Study:
-    """The study that the content of a file describes; `where` names it in errors."""
+    """Build a study from a file's content; `where` names the file in errors."""
     for key in content.keys() - set(_KEYS):
         raise unknown(f"part of {where}", key, _KEYS)
     data, models, options = (content.get(key) for key in ("data", "models", "options"))
@@ -141,7 +141,7 @@ def study_of(content: Mapping[str, Any], where: str) -> Study:
 
 
 def value_of(text: str) -> Any:
-    """The value of a TOML text such as `3` or `["a"]`; the text itself where it is no TOML."""
+    """Parse a TOML value such as `3` or `["a"]`; text that is not TOML is returned unchanged."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -160,6 +160,6 @@ def _model(table: Mapping[str, Any]) -> StudyModel:
 
 
 def _folder_name(model: str) -> str:
-    """The last part of a model's name, as a folder may be called."""
+    """Make a folder name from the last part of a model's name."""
     last = model.rstrip("/").rsplit("/", 1)[-1].removesuffix(".gguf")
     return re.sub(r"[^\w.+-]", "-", last).lstrip(".-") or "model"

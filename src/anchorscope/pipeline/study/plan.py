@@ -1,7 +1,7 @@
-"""Plan a study: what is wrong with it, and the disk and hours of each run.
+"""Plan a study: list its problems, and estimate the disk space and hours of each run.
 
-Nothing of the weights is read or downloaded: sizes come from the models' configs. Hours are given
-only for a run that has begun, at the speed of the shards that it has read.
+No weights are read or downloaded: sizes come from the models' configs. Hours are given only for a
+run that has begun, at the speed of the shards that it has read.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """One model of a study, the config of its run, and what that run costs."""
+    """One model of a study, the config of its run, and that run's disk space and hours."""
 
     model: StudyModel
     config: Config
     sets: Sequence[QuestionSet]
     disk: float  # bytes of the run folder
-    hours: float | None  # of reading that is left, at measured speed; None: nothing is measured
+    hours: float | None  # of reading left, at measured speed; None: no speed is measured
     finished: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Every run of a study, and everything that is wrong with the study."""
+    """Every run of a study, and the study's problems."""
 
     runs: Sequence[PlannedRun]
     problems: Sequence[str]
 
     def require_sound(self) -> None:
-        """Raise a UserError with the whole list where anything is wrong."""
+        """Raise a UserError that lists all problems, if there are any."""
         if self.problems:
             lines = "\n".join(f"- {problem}" for problem in self.problems)
             count = len(self.problems)
@@ -57,7 +57,7 @@ class Plan:
 def plan_study(
     study: Study, out: Path, *, drop_states: bool = False, check_disk: bool = True
 ) -> Plan:
-    """The plan of a study in folder `out`; nothing slow is started and no folder is made."""
+    """Plan a study in folder `out`; no run is started and no folder is made."""
     problems: list[str] = []
 
     def attempt(name: str, make: Callable[[], Result]) -> Result | None:
@@ -95,7 +95,7 @@ def plan_study(
 def _plan_run(
     study: Study, model: StudyModel, sets: Sequence[QuestionSet], folder: Path
 ) -> PlannedRun:
-    """One run of the plan."""
+    """Plan the run of one model."""
     config = study.config(model)
     shape = model_shape(config)
     if config.verdicts and len(sets) == len(study.data):
@@ -113,7 +113,7 @@ def _plan_run(
 
 
 def _hours_left(folder: Path, info: dict[str, Any], sets: Sequence[QuestionSet]) -> float | None:
-    """Hours of reading that are left of a run that has begun; None before its first shard."""
+    """Estimate the hours of reading left in a run; None before its first shard."""
     spent = info.get("stages", {}).get("answers and states", {}).get("seconds")
     read = len(list((folder / "answers").glob("*.parquet")))
     if not spent or not read or "shard" not in info:
@@ -123,7 +123,7 @@ def _hours_left(folder: Path, info: dict[str, Any], sets: Sequence[QuestionSet])
 
 
 def model_shape(config: Config) -> tuple[int, int]:
-    """Blocks and width of the model that a run is asked for, from its config here or on the hub."""
+    """Number of blocks and width of a run's model, from its config on disk or on the hub."""
     trusted = config.trust_remote_code
     try:
         place, options = config_source(config.model)
@@ -139,7 +139,7 @@ def model_shape(config: Config) -> tuple[int, int]:
 
 
 def plan_rows(plan: Plan) -> list[dict[str, str]]:
-    """A row for each model: what is loaded, and what is to do."""
+    """The plan as table rows, one for each model: questions, disk space, hours left."""
     return [
         {
             "model": run.model.name,

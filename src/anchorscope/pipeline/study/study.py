@@ -1,7 +1,7 @@
-"""Run a study: every model into its own run folder, then tables and one page over all of them.
+"""Run a study: one run folder for each model, then tables and one page over all runs.
 
 A model that fails does not stop the others. The same call continues a stopped study: finished runs
-are not done again.
+are not repeated.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ def study(
         name = planned.model.name
         progress.note(f"{name} ({number} of {len(plan.runs)})")
         outcomes[name] = _run_or_error(planned, folder, progress)
-        gc.collect()  # here, where no frame and no traceback holds the model any more
-        torch.cuda.empty_cache()  # nothing, where there is no GPU
-        # By ranks nothing is finished until the study is run without them.
+        gc.collect()  # here no frame and no traceback holds the model any more
+        torch.cuda.empty_cache()  # does nothing without a GPU
+        # With ranks no run is finished until the study is run without them.
         if drop_states and not by_rank and isinstance(outcomes[name], RunView):
             shutil.rmtree(folder / name / "states", ignore_errors=True)
     if not by_rank:
@@ -101,12 +101,12 @@ def study(
 
 
 def _run_or_error(planned: PlannedRun, folder: Path, progress: Progress) -> Outcome:
-    """One model's run, or the error that ended it, with its traceback in errors/<model>.txt."""
+    """Run one model; return the run, or its error (with the traceback in errors/<model>.txt)."""
     name = planned.model.name
     report = folder / "errors" / f"{name}.txt"
     try:
         view = run(out=folder / name, config=planned.config, progress=progress)
-    except Exception as error:  # whatever it is, the other models go on
+    except Exception as error:  # any error: the other models go on
         line = next(iter(str(error).strip().splitlines()), "")
         user_mistake = isinstance(error, UserError)  # which is a sentence already
         message = str(error) if user_mistake else f"{type(error).__name__}: {line}"
@@ -115,7 +115,7 @@ def _run_or_error(planned: PlannedRun, folder: Path, progress: Progress) -> Outc
             write_atomic(report, "".join(traceback.format_exception(error)))
         return message
     report.unlink(missing_ok=True)
-    # A file may be called anything: over all runs a model has the study's name for it.
+    # The tables over all runs use the study's name for a model, not that of its file.
     return RunView(view.path, {**view.info, "model": {**view.model, "name": name}})
 
 
@@ -183,7 +183,7 @@ def _study_rows(planned: PlannedRun, view: Outcome) -> list[dict[str, Any]]:
 
 
 def _cost_row(view: RunView) -> dict[str, Any]:
-    """What a run took, by its run.json; its states count though they may be gone."""
+    """Make a row of costs.csv: a run's seconds, tokens and bytes, removed states included."""
     stages: dict[str, dict[str, float]] = view.info["stages"]
     seconds = {name: stage["seconds"] for name, stage in stages.items()}
     states = sum(seconds.get(name, 0.0) for name in _STATES)
