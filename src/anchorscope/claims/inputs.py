@@ -51,12 +51,12 @@ class ClaimInputs:
         return {(name, mode): self._curves(name, mode) for name in self.titles for mode in MODES}
 
     def finding_of(self, dataset: str) -> dict[str, Any]:
-        """The row of findings.csv."""
+        """A dataset's row of findings.csv."""
         rows = self.findings[self.findings["dataset"] == dataset]
         return {str(key): value for key, value in rows.iloc[0].items()}
 
     def layer_of(self, dataset: str) -> dict[str, Any]:
-        """The row of strict.csv at the chosen layer."""
+        """A dataset's row of strict.csv at the chosen layer."""
         layer = self.finding_of(dataset)["layer"]
         at = (self.strict["dataset"] == dataset) & (self.strict["layer"] == layer)
         return {str(key): value for key, value in self.strict[at].iloc[0].items()}
@@ -77,7 +77,7 @@ class ClaimInputs:
         return cast(pd.DataFrame, table.loc[table["layer"] == layer])
 
     def samples(self, dataset: str, mode: Mode) -> pd.DataFrame:
-        """The rows of pathways.parquet at the chosen layer."""
+        """A dataset's rows of pathways.parquet at the chosen layer that have a pathway."""
         rows = self._rows[dataset, mode]
         layer = self.finding_of(dataset)["layer"]
         return cast(pd.DataFrame, rows.loc[(rows["layer"] == layer) & rows["pathway"].notna()])
@@ -95,7 +95,7 @@ class ClaimInputs:
         return {(name, mode): none for name in self.titles for mode in MODES} | found
 
     def _curves(self, dataset: str, mode: Mode) -> Curves:
-        """The mean effects by layer, and of each resample; NaN where a group has too few."""
+        """Mean effects by layer, and in each resample; NaN where a group has too few samples."""
         rows = self._rows[dataset, mode]
         table = rows[["id", "layer", "logit_clean", "logit_knockout"]].assign(
             **{which: rows["pathway"] == which for which in ("Q", "A")}
