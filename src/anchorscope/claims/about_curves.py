@@ -69,7 +69,7 @@ NEAR_ZERO = Region(-10, 10)
 
 @_claim("a-near-zero", "A-Anchored stays within 10 of zero, at its furthest layer too", NEAR_ZERO)
 def furthest_a(q: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """A at the layer where it is furthest from zero, on either side."""
+    """The value of A at the layer where it is furthest from zero, on either side."""
     low, high = _quiet(np.nanmin, a), _quiet(np.nanmax, a)
     return np.where(np.abs(low) >= np.abs(high), low, high)
 
@@ -86,7 +86,7 @@ def later_gap(q: np.ndarray, a: np.ndarray) -> np.ndarray:
 
 @_claim("start-near-zero", "both start within 10 of zero at layer 1", NEAR_ZERO)
 def start(q: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """The first layer's Q or A, whichever is further from zero."""
+    """The value of Q or A at layer 1, whichever is further from zero."""
     return np.where(np.abs(q[..., 0]) >= np.abs(a[..., 0]), q[..., 0], a[..., 0])
 
 

@@ -121,7 +121,7 @@ def _decision(row: Mapping[str, Any]) -> Decision:
 def _difference_of_groups(
     run: ClaimInputs, rows: pd.DataFrame, values: np.ndarray, mode: Mode
 ) -> Measured:
-    """The mean of some values [row] over Q less that over A."""
+    """The mean of `values` [row] over Q less the mean over A."""
     q, predicted = rows["pathway"].to_numpy() == "Q", rows["prediction"].to_numpy(dtype=float)
     entity = run.entities(rows["id"].tolist())
     draws = Draws(seed=run.seed, resamples=run.resamples)

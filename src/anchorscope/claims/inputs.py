@@ -20,7 +20,7 @@ FEWEST = 5  # samples a group must have for a layer's mean to count in a curve
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """ΔP of Q and A by layer [layer], and the same for each resample [resample, layer]."""
+    """ΔP of Q and A by layer [layer], and in each bootstrap resample [resample, layer]."""
 
     q: np.ndarray
     a: np.ndarray
@@ -88,7 +88,7 @@ class ClaimInputs:
 
     @cached_property
     def _rows(self) -> dict[Any, pd.DataFrame]:
-        """The rows of each dataset and mode: found once, as there are many of them."""
+        """The rows of each dataset and mode, grouped once, since there are many."""
         found: dict[Any, pd.DataFrame] = {}
         found.update(iter(self.pathways.groupby(["dataset", "mode"], sort=False)))
         none = self.pathways.iloc[:0]

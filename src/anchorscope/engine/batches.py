@@ -50,7 +50,7 @@ _PER_SCORE, _KEYS_SEEN = 16, 1280
 
 @dataclass(kw_only=True)
 class Budget:
-    """How much goes through the model at once; the tokens are halved when memory runs out."""
+    """Limits of a batch: tokens, halved when memory runs out, and bytes of keys and values."""
 
     tokens: int = field(kw_only=False)  # of one pass
     # Bytes for keys, values and states of rows that answers are written to; None: any.
@@ -143,7 +143,7 @@ def room_on(total: int, held: int, free: int) -> int:
 
 
 def all_memory() -> int:
-    """The bytes of main memory this process may use at most: the machine's, or its container's."""
+    """Bytes of main memory of the machine, or of its container where that has less."""
     limit = Path("/sys/fs/cgroup/memory.max")
     text = limit.read_text().strip() if limit.is_file() else ""
     total = psutil.virtual_memory().total
@@ -161,7 +161,7 @@ def kind_of(model: Model) -> str:
 
 
 class PackTooLong(UserError):
-    """A pack is longer than the model computes correctly; `tokens` is the longest correct one."""
+    """Raised for a pack longer than the model computes correctly; `tokens` is the limit."""
 
     def __init__(self, model: Model, *, right: int, given: int) -> None:
         super().__init__(
@@ -248,7 +248,7 @@ def in_batches(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory ran out; a CPU and an Apple GPU raise no own type."""
+    """Whether an error means out of memory; a CPU and an Apple GPU have no type for it."""
     words = ("DefaultCPUAllocator", "can't allocate memory", "MPS backend out of memory")
     kinds = (torch.OutOfMemoryError, MemoryError)
     return isinstance(error, kinds) or any(word in str(error) for word in words)

@@ -101,7 +101,7 @@ def shared_prefix(prompts: Sequence[Sequence[int]], stop: int) -> tuple[int, ...
 
 
 def read_prefix(lease: Lease, ids: Sequence[int]) -> Prefix:
-    """The prefix with its keys and values, computed once."""
+    """Compute the keys and values of a prefix."""
     if not ids:
         return Prefix((), None)
     at = torch.arange(len(ids), device=lease.model.device)[None]
@@ -140,7 +140,7 @@ def grow_trunk(
     if extra_position is not None:
         more = layout.token_at(to_device(extra_position, lease.model.device))
     last = lease.run(tokens, layout, memory, head=head, states_at=more)
-    # Copies, small beside the prefix in every row of the memory, which can then be let go.
+    # Copies, small beside the prefix in every row of the memory, which can then be freed.
     return GrownTrunk(Trunk(prefix, turns, at, memory.own(at.shape[1])), memory, last)
 
 
@@ -160,7 +160,7 @@ def pad_left(rows: Sequence[Sequence[int]], fill: int, device: torch.device) -> 
 
 @dataclass(frozen=True)
 class DecodedAnswer:
-    """One answer: its tokens and how sure each was, at temperature 1."""
+    """One answer: its tokens, their log-probabilities and entropies, at temperature 1."""
 
     token_ids: tuple[int, ...]
     log_probs: tuple[float, ...]

@@ -102,7 +102,7 @@ class ForkedCache:
         self.segmented, self._trunk, self._rows, self._prefix = segmented, trunk, rows, prefix
 
     def join(self, block: int, key: Tensor, value: Tensor) -> Pair:
-        """The prefix, the trunk's keys and values of each row, then the new ones."""
+        """Join the prefix, the trunk's keys and values of each row, and the new ones."""
         joined = []
         for n, own in enumerate((key, value)):
             parts = [_select(self._trunk[block][n], self._rows), own]

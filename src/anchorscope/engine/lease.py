@@ -112,7 +112,7 @@ class Lease:
         states_at: Tensor | None = None,
         made_up: bool = False,
     ) -> Read:
-        """The states of every layer at each row's last token, and its logits if `head` is wanted.
+        """Run a pass: states of every layer at each row's last token, and its logits with `head`.
 
         `ids` are [row, query], padded as in the layout. `slots` cut in windows of blocks. `watch`
         receives every block's attention weights, through which `gradients` can be taken.

@@ -17,7 +17,7 @@ _HALF_MAX = torch.finfo(torch.float16).max
 
 
 def to_device(numbers: np.ndarray | Sequence[int] | Sequence[bool], device: torch.device) -> Tensor:
-    """The numbers as a tensor on a device, without waiting for the copy."""
+    """Copy numbers to a device as a tensor, without waiting for the copy."""
     tensor = torch.from_numpy(np.asarray(numbers))
     if device.type != "cuda":
         return tensor.to(device)
@@ -25,7 +25,7 @@ def to_device(numbers: np.ndarray | Sequence[int] | Sequence[bool], device: torc
 
 
 def to_host(states: Tensor) -> np.ndarray:
-    """The states as an array on the host, float16, or float32 where a value is beyond its range.
+    """Copy states to the host as float16, or as float32 where a value is beyond its range.
 
     Converted on the device, so that half as many bytes are copied.
     """

@@ -1,4 +1,4 @@
-"""answer_only.csv and question_probe.csv: answers without questions, questions without answers."""
+"""answer_only.csv and question_probe.csv: the answer-only effect, and question-only probes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def answer_only_table(inputs: PieceInputs) -> pd.DataFrame:
 
 
 def question_probe_table(inputs: PieceInputs, layer: int) -> pd.DataFrame:
-    """The row of a layer: AUROC for z of a probe trained on question-only states.
+    """AUROC for z of a probe trained on question-only states: the row of one layer.
 
     A question without a state (NaN) is left out. Every question is read by a probe of the other
     folds, as the paper probes are trained.

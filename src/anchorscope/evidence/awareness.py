@@ -32,7 +32,7 @@ RESAMPLES = 300  # at most, behind each of its many AUROC intervals
 
 
 class _Task(NamedTuple):
-    """Q (1.0) against A (0.0) in one mode and subset at one layer, [question]; NaN: not in it."""
+    """The task Q (1.0) against A (0.0) in a mode, subset and layer, [question]; NaN: not in it."""
 
     mode: Mode
     subset: Subset

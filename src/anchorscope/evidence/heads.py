@@ -159,7 +159,7 @@ def by_other_half(scores: pd.DataFrame, ids: Sequence[str]) -> dict[str, list[He
 
 
 def choose_questions(ids: Sequence[str], *, limit: int, seed: int) -> list[str]:
-    """The first `limit` questions in an order that seed and ids alone decide."""
+    """Draw `limit` questions; only seed and ids decide which, and their order."""
     return sorted(ids, key=lambda id: (generator(seed, "heads", id).random(), id))[:limit]
 
 

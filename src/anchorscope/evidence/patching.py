@@ -237,7 +237,7 @@ def _outside(sample: Sample) -> list[int]:
 
 
 def read_patched(shards: Shards, prompts: PromptMaker) -> None:
-    """Store the states of patched samples, `patch-*`, and their donors, evidence/donors."""
+    """Store the states of patched samples (`patch-*`) and their donors (evidence/donors)."""
     budget = Budget.of(shards.lease.model)
     donors: dict[str, list[Donor]] = {}
 

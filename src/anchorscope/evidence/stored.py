@@ -24,7 +24,7 @@ from anchorscope.stats.intervals import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """The samples of one dataset, and those of them that probes learn from."""
+    """The samples of one dataset, and the labelled answers that probes learn from."""
 
     samples: Sequence[Sample]
     answers: Labelled

@@ -207,7 +207,7 @@ class Humps(NamedTuple):
 
 
 class _Mixture(NamedTuple):
-    """Two components, [2] each."""
+    """Parameters of a mixture of two Gaussians, [2] each."""
 
     weight: np.ndarray
     mean: np.ndarray

@@ -37,10 +37,10 @@ class Difference(NamedTuple):
 
 
 def auroc(z: np.ndarray, score: np.ndarray) -> float:
-    """The chance that a wrong answer scores above a right one, ties half; NaN for one class.
+    """AUROC: the chance that a wrong answer scores above a right one; NaN for one class.
 
-    Computed from ranks; scikit-learn's roc_auc_score (the same to 2e-16, tested) takes 20
-    times as long.
+    Ties count half. Computed from ranks; scikit-learn's roc_auc_score (the same to 2e-16, tested)
+    takes 20 times as long.
     """
     z, score = _labels_and_scores(z, score)
     wrong = z == z.max(initial=0)
@@ -129,7 +129,7 @@ def auprc(z: np.ndarray, score: np.ndarray) -> float:
 
 
 def brier(z: np.ndarray, probability: np.ndarray) -> float:
-    """The mean squared distance of the probability of z = 1 from z; NaN for no answers.
+    """Brier score: mean squared distance of the probability of z = 1 from z; NaN for none.
 
     scikit-learn's brier_score_loss (tested) refuses an empty list and differs in the last digit in
     1 of 200 lists.
