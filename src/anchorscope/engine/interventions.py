@@ -52,7 +52,7 @@ class Intervention:
 
     @property
     def has_output(self) -> bool:
-        """Whether the model's own output is read: where one pass of whole rows has all layers."""
+        """Whether the model's own output is read; it needs one whole-row pass for all layers."""
         return self.boost is None and (self.answer_only or window_of(self.layers) is None)
 
 

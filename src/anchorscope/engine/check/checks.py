@@ -31,7 +31,7 @@ from anchorscope.models.prompts import first_tokens
 
 # An intervention must move states this many times further than rounding, or nothing is proved.
 _POWER = 3.0
-_LOGITS = 10.0  # log-probabilities are larger than states, and may be this much further off
+_LOGITS = 10.0  # log-probabilities differ in size from states: they may be this much further off
 _PREFIX, _TURNS, _ANSWER = 6, (9, 9, 12), 3
 _ALIKE = 4  # tokens with which the first and the last turn begin
 _GAP = 3  # the token of a turn that E_Q leaves out: a row then begins there, before the rest of E_Q
