@@ -7,8 +7,8 @@ is large enough to tell. Either way two sides that share no training question mu
 in which hump, and the lower one must flip more.
 
 The shifts of one probe hold its own error too: it blurs two humps into one, and never makes two out
-of one. So a missing second hump in a weak probe proves little. What explains groups without the
-knockout are cells of samples that are alike in what is known of them (docs/method.md, E4 and E5).
+of one. So a missing second hump in a weak probe proves little. Groups are explained without the
+knockout by cells of samples with similar covariates (docs/method.md, E4 and E5).
 """
 
 from __future__ import annotations

@@ -262,7 +262,7 @@ def adds_columns(
 
 
 def _group_adds(readings: Readings, layer: int, covariates: Covariates, draws: Draws) -> Row:
-    """What the strict group adds to both probes' signed logits and margins, and the covariates.
+    """What the strict group adds to both probes' logits, margins and covariates in predicting z.
 
     Probe a's too, because the group is a's: beyond b's logit alone the group would only show what
     a reads of z.

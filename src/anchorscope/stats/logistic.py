@@ -259,10 +259,10 @@ def _half_inverse(columns: np.ndarray, C: np.ndarray) -> np.ndarray:
     """Preconditioner H [row, width]: (1 - H'H) / r approximates the inverse curvature.
 
     The curvature is about r + S'S with S some rows of the matrix, scaled. By Woodbury's identity
-    its inverse is (1 - S'(r + SS')⁻¹S) / r, so LH = S where LL' = r + SS'. r is 1/C and what the
+    its inverse is (1 - S'(r + SS')⁻¹S) / r, so LH = S where LL' = r + SS'. r is 1/C plus what the
     rows left out add in directions that these do not reach: with 1/C alone weak penalties take up
-    to four times the steps. The r inside serves all fits; where theirs differ the steps make up
-    for it.
+    to four times the steps. One r serves all fits inside the inverse; where their own differ, more
+    steps are needed.
     """
     rows = columns[:: -(-len(columns) // _ROWS), :-1]
     rows = (_CURVATURE / len(rows)) ** 0.5 * rows
