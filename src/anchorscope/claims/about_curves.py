@@ -1,4 +1,4 @@
-"""Claims about ΔP curves: of one dataset, between datasets, between models, and of the figures.
+"""Claims about ΔP curves: of one dataset, of several datasets or models, and of figures.
 
 Each is a number of the curves and a region for it. The published figures of four
 models were read by eye, several times each, and the readings contradict one another.
@@ -33,7 +33,7 @@ CURVES: list[Claim] = []  # about the curves of one dataset
 def measure_curve(
     run: ClaimInputs, dataset: str, mode: Mode, *, statistic: Statistic, region: Region
 ) -> Measured:
-    """A statistic of the curves with its draws, against a region."""
+    """Measure a statistic of the curves with its draws against a region."""
     curves = run.curves[dataset, mode]
     value = float(statistic(curves.q, curves.a))
     return from_draws(value, statistic(curves.drawn_q, curves.drawn_a), region)
@@ -42,7 +42,7 @@ def measure_curve(
 def _claim(
     name: str, statement: str, region: Region, **options: Any
 ) -> Callable[[Statistic], Statistic]:
-    """Claim that a statistic of the curves lies in a region."""
+    """Register the claim that a statistic of the curves is in a region (a decorator)."""
 
     def add(statistic: Statistic) -> Statistic:
         measure = partial(measure_curve, statistic=statistic, region=region)
@@ -53,14 +53,14 @@ def _claim(
 
 
 def smooth(curve: np.ndarray) -> np.ndarray:
-    """Means over an eighth of the layers, so that one noisy layer decides nothing."""
+    """Moving means over an eighth of the layers, so that no single noisy layer decides."""
     width = max(1, curve.shape[-1] // 8)
     windows = np.lib.stride_tricks.sliding_window_view(curve, width, axis=-1)
     return windows.mean(axis=-1)
 
 
 def deepest(q: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """The lowest stretch of Q."""
+    """The lowest value of the smoothed Q curve."""
     return _quiet(np.nanmin, smooth(q))
 
 
@@ -69,7 +69,7 @@ NEAR_ZERO = Region(-10, 10)
 
 @_claim("a-near-zero", "A-Anchored stays within 10 of zero, at its furthest layer too", NEAR_ZERO)
 def furthest_a(q: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """A at the layer where it is furthest from zero, on either side."""
+    """The value of A at the layer where it is furthest from zero, on either side."""
     low, high = _quiet(np.nanmin, a), _quiet(np.nanmax, a)
     return np.where(np.abs(low) >= np.abs(high), low, high)
 
@@ -80,13 +80,13 @@ def furthest_a(q: np.ndarray, a: np.ndarray) -> np.ndarray:
     Region(high=-20),
 )
 def later_gap(q: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """Q less A, over the layers from the middle on: no layer is picked."""
+    """The mean of Q less A over the layers from the middle on."""
     return _quiet(np.nanmean, (q - a)[..., q.shape[-1] // 2 :])
 
 
 @_claim("start-near-zero", "both start within 10 of zero at layer 1", NEAR_ZERO)
 def start(q: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """The first layer's Q or A, whichever is further from zero."""
+    """The value of Q or A at layer 1, whichever is further from zero."""
     return np.where(np.abs(q[..., 0]) >= np.abs(a[..., 0]), q[..., 0], a[..., 0])
 
 
@@ -101,13 +101,13 @@ U_SHAPED, STILL_FALLING = Region(low=10), Region(high=10)
 )
 @_claim("u-shape", "Q-Anchored rises again by 10 or more after its deepest layers", U_SHAPED)
 def recovery(q: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """How far Q rises from its lowest stretch to its last."""
+    """How far the smoothed Q curve rises from its lowest value to its last."""
     curve = smooth(q)
     return curve[..., -1] - _quiet(np.nanmin, curve)
 
 
 def deepest_layer(q: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """The layer in the middle of Q's lowest stretch, from 1; NaN where no layer is known."""
+    """The layer (from 1) at which the smoothed Q curve is lowest; NaN where none is known."""
     curve = smooth(q)
     place = np.where(np.isnan(curve), np.inf, curve).argmin(axis=-1)
     layer = place + (q.shape[-1] - curve.shape[-1]) / 2 + 1
@@ -120,7 +120,7 @@ def deepest_layer(q: np.ndarray, a: np.ndarray) -> np.ndarray:
     Region(1 / 3, 3 / 4),
 )
 def depth_of_deepest(q: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """Where Q is lowest, from 0 (first layer) to 1 (last)."""
+    """The depth at which Q is lowest, as a share of the layers; 1 is the last layer."""
     return deepest_layer(q, a) / q.shape[-1]
 
 
@@ -134,7 +134,7 @@ def _quiet(reduce: Callable[..., np.ndarray], values: np.ndarray) -> np.ndarray:
 
 
 def dataset_claims(run: ClaimInputs) -> Iterator[ClaimRow]:
-    """Whether datasets follow one another, which is deepest, whether they meet at the end."""
+    """Claims that compare datasets: correlation of Q curves, the deepest one, convergence."""
     if len(run.titles) < 2:
         return
     depth = [float(_quiet(np.nanmean, run.curves[name, "paper"].q)) for name in run.titles]
@@ -206,7 +206,7 @@ def _correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _spread_change(curves: Sequence[np.ndarray]) -> np.ndarray:
-    """Spread of the datasets at the last stretch less that in the middle."""
+    """The spread between the datasets' smoothed curves at the end less that in the middle."""
     smoothed = np.stack([smooth(curve) for curve in curves])
     spread = smoothed.max(axis=0) - smoothed.min(axis=0)
     return spread[..., -1] - spread[..., spread.shape[-1] // 2]

@@ -1,6 +1,6 @@
 """Claims about the groups Q and A, and from patching, answer-only, heads and the other evidence.
 
-Each is read at the chosen layer. Paper mode compares all samples; strict mode takes the strict
+Each is measured at the chosen layer. Paper mode compares all samples; strict mode takes the strict
 groups and compares within each predicted class, averaged by size.
 """
 
@@ -69,7 +69,7 @@ def row_of(table: pd.DataFrame, columns: Columns, **equal: Any) -> Estimate:
 
 
 def gap_of(table: pd.DataFrame, columns: Columns, **equal: Any) -> Estimate:
-    """The row of Q less that of A."""
+    """The estimate in the row of Q less that in the row of A."""
     q, a = (row_of(table, columns, pathway=which, **equal) for which in ("Q", "A"))
     return difference(q, a)
 
@@ -93,7 +93,7 @@ def by_mode(mode: Mode, estimate_of: Callable[[str], Estimate]) -> Estimate:
     primary=True,
 )
 def _two_pathways(run: ClaimInputs, dataset: str, mode: Mode) -> Measured:
-    """The claim of two pathways: paper mode compares its own groups, strict mode its finding."""
+    """The claim of two pathways: the groups' gap in paper mode, the finding in strict mode."""
     row = run.finding_of(dataset)
     if mode == "strict":
         gap = Estimate(*(float(row[name]) for name in ("gap", "gap_low", "gap_high")), n=0)
@@ -121,7 +121,7 @@ def _decision(row: Mapping[str, Any]) -> Decision:
 def _difference_of_groups(
     run: ClaimInputs, rows: pd.DataFrame, values: np.ndarray, mode: Mode
 ) -> Measured:
-    """The mean of some values [row] over Q less that over A."""
+    """The mean of `values` [row] over Q less the mean over A."""
     q, predicted = rows["pathway"].to_numpy() == "Q", rows["prediction"].to_numpy(dtype=float)
     entity = run.entities(rows["id"].tolist())
     draws = Draws(seed=run.seed, resamples=run.resamples)
@@ -136,7 +136,7 @@ def _difference_of_groups(
 
 @_claim(GROUPS, "q-knows", "Q samples are answered right more often than A samples (share)")
 def _accuracy(run: ClaimInputs, dataset: str, mode: Mode) -> Measured:
-    """In strict mode the group must also predict z beyond what is known anyway."""
+    """Accuracy of Q less A; in strict mode the group must also improve the prediction of z."""
     rows = run.samples(dataset, mode)
     right = 1.0 - np.asarray(rows["z"], dtype=float)
     gap = _difference_of_groups(run, rows, right, mode)
@@ -163,7 +163,7 @@ def _popularity(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     "another subject’s exact tokens flip the verdict on Q more often than on A (share)",
 )
 def _patching(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
-    """In strict mode the gap must also exceed that of a patch of as many other tokens."""
+    """Flips of Q less A; in strict mode more than under a patch of as many other tokens."""
     rows = run.evidence_at("patching", dataset)
     if rows.empty:
         return None
@@ -182,7 +182,7 @@ def _patching(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
 
 @_claim(EVIDENCE, "answer-only-moves-q", "leaving the question out lowers Q more than A")
 def _answer_only(run: ClaimInputs, dataset: str, mode: Mode) -> Measured:
-    """From answer_only.csv; without it from strict.csv, which compares all samples."""
+    """Answer-only effect, Q less A; without answer_only.csv that of all samples in strict.csv."""
     rows = run.evidence_at("answer_only", dataset)
     if rows.empty:
         row, name = run.layer_of(dataset), f"answer_only_{mode}"
@@ -204,7 +204,7 @@ def _abstention(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
 
 @_claim(EVIDENCE, "state-knows-pathway", "the clean state tells Q from A (AUROC)")
 def _awareness(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
-    """In strict mode the state must also beat logit, margin, popularity and length."""
+    """AUROC of the state for the pathway; in strict mode it must also beat simpler predictors."""
     rows = run.evidence_at("awareness", dataset)
     if rows.empty:
         return None
@@ -232,7 +232,7 @@ def _awareness(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     about_groups=False,
 )
 def _saliency(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
-    """Paper mode asks about all answers, strict mode about right and about wrong ones.
+    """Two humps of saliency: of all answers in paper mode, of right and of wrong in strict mode.
 
     Two humps need a dip test that rejects and a BIC for two, in the weakest of the rows. A dip
     test that does not reject is no sign of one hump.
@@ -260,9 +260,9 @@ def _saliency(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
     about_groups=False,
 )
 def _heads(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
-    """Paper mode takes the strongest head and its number from the same questions.
+    """ΔP under the strongest heads: of one head in paper mode, of four in strict mode.
 
-    Strict mode takes the four strongest heads, ranked on other questions than they are measured on.
+    Paper mode ranks and measures heads on the same questions, strict mode on different ones.
     """
     table = run.evidence_of("heads", dataset)
     if table.empty:
@@ -288,7 +288,7 @@ def _window_statement(run: ClaimInputs, dataset: str) -> str:
 
 @_claim(FLOW, "window-moves-q", _window_statement)
 def _windows(run: ClaimInputs, dataset: str, mode: Mode) -> Measured | None:
-    """Whether the blocks just below the layer do what all blocks up to it do."""
+    """Effect of cutting only a window of blocks that ends at the layer, Q less A."""
     blocks = _window_blocks(run, dataset)
     if not blocks:
         return None

@@ -54,7 +54,7 @@ class Measured:
 
 
 def from_draws(value: float, drawn: np.ndarray, region: Region) -> Measured:
-    """A statistic with its bootstrap draws [resample], against a region."""
+    """Measure a statistic with its bootstrap draws [resample] against a region."""
     estimate = percentile_interval(value, drawn, len(drawn))
     if not np.isfinite(estimate.low):
         return Measured()
@@ -62,7 +62,7 @@ def from_draws(value: float, drawn: np.ndarray, region: Region) -> Measured:
 
 
 def from_estimate(estimate: Estimate, region: Region) -> Measured:
-    """An estimate with its interval, against a region."""
+    """Measure an estimate with its interval against a region."""
     if not np.isfinite(estimate[:3]).all():
         return Measured()
     error = (estimate.high - estimate.low) / (2 * Z)
@@ -70,7 +70,7 @@ def from_estimate(estimate: Estimate, region: Region) -> Measured:
 
 
 def both(one: Measured, other: Measured) -> Measured:
-    """The first number; it holds only as far as the second holds too.
+    """Combine two numbers of a claim: the first, which holds only if the second holds too.
 
     It fails by its own number alone: an interval that is shown and allows the claim is no evidence
     against it, whatever the second number is.
@@ -122,7 +122,7 @@ def decided(
     datasets: Sequence[str] | None = None,
     model: str | None = None,
 ) -> Iterator[ClaimRow]:
-    """Each of these claims on each dataset (all of the run) that can measure it."""
+    """Yield a row for each claim on each dataset (default: all of the run) that can measure it."""
     for claim in claims:
         for dataset in run.titles if datasets is None else datasets:
             paper = claim.measure(run, dataset, "paper")

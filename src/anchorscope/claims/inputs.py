@@ -20,7 +20,7 @@ FEWEST = 5  # samples a group must have for a layer's mean to count in a curve
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """ΔP of Q and A by layer [layer], and the same for each resample [resample, layer]."""
+    """ΔP of Q and A by layer [layer], and in each bootstrap resample [resample, layer]."""
 
     q: np.ndarray
     a: np.ndarray
@@ -51,12 +51,12 @@ class ClaimInputs:
         return {(name, mode): self._curves(name, mode) for name in self.titles for mode in MODES}
 
     def finding_of(self, dataset: str) -> dict[str, Any]:
-        """The row of findings.csv."""
+        """A dataset's row of findings.csv."""
         rows = self.findings[self.findings["dataset"] == dataset]
         return {str(key): value for key, value in rows.iloc[0].items()}
 
     def layer_of(self, dataset: str) -> dict[str, Any]:
-        """The row of strict.csv at the chosen layer."""
+        """A dataset's row of strict.csv at the chosen layer."""
         layer = self.finding_of(dataset)["layer"]
         at = (self.strict["dataset"] == dataset) & (self.strict["layer"] == layer)
         return {str(key): value for key, value in self.strict[at].iloc[0].items()}
@@ -77,7 +77,7 @@ class ClaimInputs:
         return cast(pd.DataFrame, table.loc[table["layer"] == layer])
 
     def samples(self, dataset: str, mode: Mode) -> pd.DataFrame:
-        """The rows of pathways.parquet at the chosen layer."""
+        """A dataset's rows of pathways.parquet at the chosen layer that have a pathway."""
         rows = self._rows[dataset, mode]
         layer = self.finding_of(dataset)["layer"]
         return cast(pd.DataFrame, rows.loc[(rows["layer"] == layer) & rows["pathway"].notna()])
@@ -88,14 +88,14 @@ class ClaimInputs:
 
     @cached_property
     def _rows(self) -> dict[Any, pd.DataFrame]:
-        """The rows of each dataset and mode: found once, as there are many of them."""
+        """The rows of each dataset and mode, grouped once, since there are many."""
         found: dict[Any, pd.DataFrame] = {}
         found.update(iter(self.pathways.groupby(["dataset", "mode"], sort=False)))
         none = self.pathways.iloc[:0]
         return {(name, mode): none for name in self.titles for mode in MODES} | found
 
     def _curves(self, dataset: str, mode: Mode) -> Curves:
-        """The mean effects by layer, and of each resample; NaN where a group has too few."""
+        """Mean effects by layer, and in each resample; NaN where a group has too few samples."""
         rows = self._rows[dataset, mode]
         table = rows[["id", "layer", "logit_clean", "logit_knockout"]].assign(
             **{which: rows["pathway"] == which for which in ("Q", "A")}

@@ -34,7 +34,7 @@ def claims_table(
     pathways is the question the run is for, and is answered at its own level.
 
     In strict mode a claim about Q and A needs Q and A. Where two pathways are not shown on one of
-    its datasets, one mechanism, a kind of question or a continuum gives its number as well, and the
+    its datasets, one mechanism, a kind of question or a continuum can give the same number, and the
     claim is `not shown`, on whichever side of its bound the number is.
     """
     rows = [row for family in (FIRST, CURVES) for run in runs for row in decided(run, family)]

@@ -1,8 +1,8 @@
-"""Attention over the prefix and a row's own keys, with any edge taken away.
+"""Replacement for transformers' attention in which any edge can be cut or reweighted.
 
 transformers lets a model's attention be replaced by name; this is ours. It differs from the
 stock ones in three ways. Tokens arrive packed, without padding, and are laid out in rows here
-alone. What a row saw before comes from our `Memory`. And masks are made by our `Layout` from the
+alone. Earlier keys and values come from our `KVCache`. Masks are made by our `Layout` from the
 model's own rule about positions.
 """
 
@@ -23,9 +23,9 @@ from anchorscope.engine.kv_cache import KVCache
 from anchorscope.engine.layout import NAME, Layout, UnsupportedModel, require_rule
 
 _WHERE = "_attn_implementation_internal"
-# Shown every block's attention weights [row, head, query, key] before they meet the values.
+# Receives every block's attention weights [row, head, query, key] before they weight the values.
 WeightObserver = Callable[[Tensor], None]
-# What architectures pass along that does not change which weights come out. The window is in the
+# Arguments of architectures that do not change the attention weights. The window is in the
 # rule already; stock attention reads it only where it is given no mask.
 _HARMLESS = {
     "dropout", "is_causal", "position_ids", "position_embeddings", "use_cache", "past_key_values",
@@ -36,17 +36,17 @@ _HARMLESS = {
 
 @dataclass(frozen=True)
 class WindowSlots:
-    """Windows of `width` blocks in one pass: clean rows first, then as many rows for each slot.
+    """Cuts in windows of `width` blocks in one pass: clean rows, then a copy of them per slot.
 
-    Before each block one slot is set back to the clean rows: its window begins there. So the clean
-    rows and every slot have the same number of packed `tokens`.
+    Before each block one slot is reset to the clean rows: its window begins there. The clean rows
+    and every slot have the same number of packed `tokens`.
     """
 
     tokens: int
     width: int
 
     def begin(self, block: int, hidden: Tensor) -> Tensor:
-        """The packed hidden states [1, token, width] that a block (from 0) is given."""
+        """The input of a block (from 0), [1, token, width], with the slot that begins reset."""
         return self._cleaned(hidden, [1 + block % self.width], dim=1)
 
     def keys(self, block: int, donor: int, packed: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class WindowSlots:
         return self._cleaned(packed, [1 + start % self.width for start in begun], dim=2)
 
     def _cleaned(self, packed: Tensor, slots: Sequence[int], dim: int) -> Tensor:
-        """The same packed things, with the clean rows' in the place of these slots'."""
+        """Copy a packed tensor and overwrite these slots with the clean rows."""
         packed = packed.clone()
         clean = packed.narrow(dim, 0, self.tokens)
         for slot in slots:
@@ -68,7 +68,7 @@ class WindowSlots:
 
 @dataclass
 class Pass:
-    """The current pass, as hooks and attention see it."""
+    """State of the current pass, shared by hooks and attention."""
 
     layout: Layout
     memory: KVCache
@@ -96,7 +96,7 @@ def attend(
     s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The values [1, token, head, head width]; the weights [row, head, query, key] if wanted."""
+    """Attend with the pass's edges cut: output [1, token, head, head width], weights or None."""
     now = CURRENT.get()
     strange = [k for k, v in others.items() if v is not None and k not in _HARMLESS]
     if now is None or strange:
@@ -129,7 +129,7 @@ def attend(
         )
         return layout.pack(out.transpose(1, 2)), None
     rows, heads, steps, width = query.shape
-    # Step by step; grouped queries meet their key head without the keys being repeated.
+    # Written out; grouped queries use their key head without the keys being repeated.
     scores = (query * scale).reshape(rows, key.shape[1], -1, width) @ key.transpose(-1, -2)
     scores = scores.view(rows, heads, steps, -1)
     if softcap is not None:
@@ -155,7 +155,7 @@ def _donor(module: nn.Module) -> int | None:
 
 
 def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
-    """Weights over the keys; a sink [head] takes its share of every row and gives no value."""
+    """Softmax over the keys; a sink [head] takes a share of the weight and has no value."""
     if sinks is None:
         return torch.softmax(scores, dim=-1, dtype=torch.float32)
     column = sinks.reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)

@@ -1,4 +1,4 @@
-"""Batches by tokens, not by count, within the memory of a device; they shrink where it runs out.
+"""Batch rows by number of tokens within a device's memory; halve batches that run out of it.
 
 Batches must follow from what a run records, since rounding depends on what shares a batch. So the
 bounds are powers of two, which a little more or less of free memory does not change; they are
@@ -38,7 +38,7 @@ _HALF_TOKENS = 4096
 # every row; more rows than fit into a GiB do not decode faster.
 _SHARE, _WRITTEN = 16, 1 << 30
 _PER_TOKEN = 2 << 20  # bytes of all memory for each token of a pass
-_LEAST = 256  # tokens; less would crawl, and memory that runs out is still caught
+_LEAST = 256  # tokens; fewer would be too slow, and running out of memory is still caught
 # Of a GPU's room a half for packs, a quarter for keys, values and the states of answers; the rest
 # is for what is not counted: fragments, logits.
 _PACKS, _KEYS = 2, 4
@@ -50,45 +50,45 @@ _PER_SCORE, _KEYS_SEEN = 16, 1280
 
 @dataclass(kw_only=True)
 class Budget:
-    """How much goes through the model at once; the tokens are halved when memory runs out."""
+    """Limits of a batch: tokens, halved when memory runs out, and bytes of keys and values."""
 
     tokens: int = field(kw_only=False)  # of one pass
     # Bytes for keys, values and states of rows that answers are written to; None: any.
     written: int | None = None
-    trunk: int | None = None  # the same of rows that are only read
+    trunk: int | None = None  # the same for rows that are only read
 
     @classmethod
     def of(cls, model: Model) -> Budget:
-        """What suits the model and its device; the same in every process."""
+        """The budget for a model on its device; the same in every process."""
         return replace(bounds_of(model))
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What is known about a model, beside that it is understood."""
+    """Measured limits of a model: batch bounds, proved pack length, rounding, use of kernels."""
 
-    bounds: Budget | None = None  # that a run began with; None: those of the device
+    bounds: Budget | None = None  # the run's first bounds; None: those of the device
     proved: int | None = None  # tokens of the longest pack whose rows did not change one another
     rounding: float = 0.0  # how far rounding may move a state
-    largest: int | None = None  # tokens of a pack, where the model looks at places in it
-    fused: bool = True  # False: a check failed with the Triton kernels, which stay out
+    largest: int | None = None  # most tokens of a correct pack; None: no limit is known
+    fused: bool = True  # False: a check failed with the Triton kernels, which are not used
 
 
 _FACTS: WeakKeyDictionary[nn.Module, ModelFacts] = WeakKeyDictionary()
 
 
 def facts_of(lm: nn.Module) -> ModelFacts:
-    """What is known about a model so far."""
+    """The measured limits of a model, or the defaults."""
     return _FACTS.get(lm, ModelFacts())
 
 
 def set_facts(lm: nn.Module, facts: ModelFacts) -> None:
-    """Store a model's measured limits, or those its run began with."""
+    """Store the measured limits of a model."""
     _FACTS[lm] = facts
 
 
 def bounds_of(model: Model) -> Budget:
-    """The bounds that a run began with, or those that follow from its device and its shape."""
+    """Batch bounds of a model: those its run began with, or those of its device and shape."""
     facts, half = facts_of(model.lm), model.dtype.itemsize == 2
     if facts.bounds is not None:
         bounds = facts.bounds
@@ -103,14 +103,14 @@ def bounds_of(model: Model) -> Budget:
 
 
 def bounds_on_cpu(memory: int, *, half: bool = False) -> Budget:
-    """The bounds on a CPU with so many bytes of main memory."""
+    """Batch bounds on a CPU with `memory` bytes of main memory."""
     most = _HALF_TOKENS if half else TOKENS["cpu"]
     tokens = min(most, max(_LEAST, power_of_two(memory // _PER_TOKEN)))
     return Budget(tokens, written=min(_WRITTEN, power_of_two(memory // _SHARE)))
 
 
 def bounds_within(room: int, token: float, *, most: int = TOKENS["cuda"]) -> Budget:
-    """The bounds where a GPU has so many bytes left and one token of a pack takes `token` bytes."""
+    """Batch bounds on a GPU with `room` bytes left, where a token of a pack takes `token` bytes."""
     tokens = most
     while tokens > _LEAST and tokens * token > room / _PACKS:
         tokens //= 2
@@ -119,7 +119,7 @@ def bounds_within(room: int, token: float, *, most: int = TOKENS["cuda"]) -> Bud
 
 
 def _room(model: Model) -> int:
-    """The bytes that batches may use of the GPU of a model that has the least left."""
+    """Bytes for batches on the GPU of a model that has the least room."""
     held = {model.device: 0}
     for weight in model.lm.parameters():
         if weight.device.type == "cuda":
@@ -135,15 +135,15 @@ def _room(model: Model) -> int:
 def room_on(total: int, held: int, free: int) -> int:
     """The bytes of a GPU that batches may use, from its size and what the model holds of it.
 
-    Not from what is free just now: that is another number in every run, and with it could come
-    other batches, which round otherwise. It counts only where another process holds half of it.
+    What is free just now differs from run to run and would change the batches, and with them the
+    rounding. It counts only where less than half of the room is free.
     """
     room = max(0, total - held - _OWN)
     return room if free >= room // 2 else free
 
 
 def all_memory() -> int:
-    """The bytes of main memory this process may use at most: the machine's, or its container's."""
+    """Bytes of main memory of the machine, or of its container where that has less."""
     limit = Path("/sys/fs/cgroup/memory.max")
     text = limit.read_text().strip() if limit.is_file() else ""
     total = psutil.virtual_memory().total
@@ -151,17 +151,17 @@ def all_memory() -> int:
 
 
 def power_of_two(number: int) -> int:
-    """The largest power of two that is not larger."""
+    """The largest power of two that is at most a number; 1 for 0."""
     return 1 << max(0, number.bit_length() - 1)
 
 
 def kind_of(model: Model) -> str:
-    """The kind of device that the bounds go by."""
+    """The kind of device that bounds depend on: cuda or cpu."""
     return "cuda" if model.device.type == "cuda" else "cpu"
 
 
 class PackTooLong(UserError):
-    """The model looks at places in a pack, and is right up to so many tokens."""
+    """Raised for a pack longer than the model computes correctly; `tokens` is the limit."""
 
     def __init__(self, model: Model, *, right: int, given: int) -> None:
         super().__init__(
@@ -174,8 +174,8 @@ class PackTooLong(UserError):
 # --- How many questions are saved together ---
 
 _SHARD = {"cpu": 64, "cuda": 4096}  # questions between two saves, at most
-# On a GPU the next token of many answers takes hardly longer than that of few, and their states
-# under one pass may take so many bytes of main memory. Not by who computes: one process and
+# On a GPU decoding many answers takes hardly longer than decoding few; their states under one pass
+# may take _STATES bytes of main memory. Independent of the number of processes: one process and
 # several must make the same batches.
 _LEAST_GPU, _STATES = 1024, 1 << 28
 # Of a shard on a CPU: half a minute on two cores, so that a stop loses no more than a minute.
@@ -184,7 +184,7 @@ _TOKENS_EACH = 64  # of a question with its answer and interventions, about
 
 
 def shard_of(model: Model) -> int:
-    """How many questions are saved together: fewer of a model that is slow on a CPU, or wide."""
+    """The number of questions in a shard: fewer for a model that is slow on a CPU, or wide."""
     size = _SHARD[kind_of(model)]
     if kind_of(model) == "cuda":
         state = 2 * model.blocks * model.parts.width  # bytes in half precision
@@ -207,7 +207,7 @@ def in_batches(
     budget: Budget,
     rows: int | None = None,
 ) -> Iterator[tuple[list[T], R]]:
-    """Each batch with what `work` makes of it: like lengths together, `budget` tokens at most.
+    """Yield batches of similar length, `budget` tokens at most, with the result of `work`.
 
     Where more than `rows` things are waiting, they go in the fewest batches of equal count.
     """
@@ -248,14 +248,14 @@ def in_batches(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory ran out; a CPU and an Apple GPU have no type for it."""
+    """Whether an error means out of memory; a CPU and an Apple GPU have no type for it."""
     words = ("DefaultCPUAllocator", "can't allocate memory", "MPS backend out of memory")
     kinds = (torch.OutOfMemoryError, MemoryError)
     return isinstance(error, kinds) or any(word in str(error) for word in words)
 
 
 def _release_memory() -> None:
-    """Return what the failed batch held to the device."""
+    """Release the memory of the failed batch to the device."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""States and outputs of some questions, on their way from the device to main memory."""
+"""States and outputs of a batch by pass, copied from the device to main memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anchorscope.engine.transfer import HostCopy, to_device
 
 
 class Block(NamedTuple):
-    """The states of some questions, which a GPU may still be making."""
+    """States of a batch of questions under one pass, which a GPU may still be computing."""
 
     ids: list[str]
     states: HostCopy  # [question, layer, width]
@@ -30,11 +30,10 @@ def by_pass(
     states: Tensor,
     output: Tensor | None,
 ) -> dict[str, Block]:
-    """States [row, layer, width] and output [row, 3] of a batch, pass by pass.
+    """Split a batch's states [row, layer, width] and output [row, 3] by pass.
 
-    `ids` are those of the questions that the batch is about.
-
-    Row by row they would have to be put together again to be written.
+    `ids` are the ids of the trunk's questions. Blocks stay whole: single rows would have to be
+    joined again to be written.
     """
     blocks = {}
     for cut in passes:

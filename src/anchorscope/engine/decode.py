@@ -1,4 +1,4 @@
-"""Decoding from top to bottom: the shared prefix, the prompts' trunk, then token after token.
+"""Batched decoding: the shared prefix, the prompts' trunk, then answers token by token.
 
 The tokens that begin every prompt are read once a run (`Prefix`), the rest of each prompt once a
 batch (`Trunk`). From there `write_answers` feeds the likeliest token of every row, or a drawn one,
@@ -28,10 +28,10 @@ _COMPACT_AT = 0.25
 
 @dataclass(frozen=True)
 class Step:
-    """The next token of every answer that is still being written, as it is fed."""
+    """One step of decoding: the next token of every unfinished answer, and its states."""
 
     number: int  # of the token in its answer, from 0
-    rows: tuple[int, ...]  # whose token it is
+    rows: tuple[int, ...]  # the row of each token
     tokens: tuple[int, ...]
     states: Tensor  # [row, layer, width]
 
@@ -57,8 +57,8 @@ class Prefix:
     ) -> int | None:
         """How many rows with `room` positions of their own fit into `memory` bytes; None: any.
 
-        `beside` are the bytes of a row that are no keys and values. The prefix is in the buffer of
-        every row, but where a kernel reads it in place (`segmented`): there it is held once.
+        `beside` is the bytes of a row besides keys and values. The prefix is in the buffer of every
+        row, except where a kernel reads it in place (`segmented`): there it is held once.
         """
         pairs = self.pairs or ()
         whole = sum(key.nbytes + value.nbytes for key, value in pairs)
@@ -81,7 +81,7 @@ class Trunk:
 
 @dataclass(frozen=True)
 class GrownTrunk:
-    """A trunk, the cache that decoding goes on with, and what the last tokens gave."""
+    """A trunk, the cache that decoding continues with, and the states at the last tokens."""
 
     trunk: Trunk
     memory: GrowingCache
@@ -89,7 +89,7 @@ class GrownTrunk:
 
 
 def shared_prefix(prompts: Sequence[Sequence[int]], stop: int) -> tuple[int, ...]:
-    """The tokens that begin every prompt, `stop` at most; one is left to each prompt."""
+    """The longest common prefix of prompts, `stop` tokens at most; each keeps at least one."""
     stop = min([stop, *(len(prompt) - 1 for prompt in prompts)])
     first = tuple(prompts[0][:stop])
     for prompt in prompts:
@@ -101,7 +101,7 @@ def shared_prefix(prompts: Sequence[Sequence[int]], stop: int) -> tuple[int, ...
 
 
 def read_prefix(lease: Lease, ids: Sequence[int]) -> Prefix:
-    """The prefix with its keys and values, computed once."""
+    """Compute the keys and values of a prefix."""
     if not ids:
         return Prefix((), None)
     at = torch.arange(len(ids), device=lease.model.device)[None]
@@ -121,9 +121,9 @@ def grow_trunk(
     head: bool = False,
     extra_position: Sequence[int] | None = None,
 ) -> GrownTrunk:
-    """The trunk of these prompts, with `room` for as many tokens more in its memory.
+    """Run prompts after their prefix: their trunk, and a cache with `room` for more tokens.
 
-    States are kept at each prompt's last token, and at one more position of each, if given.
+    States are kept at each prompt's last token, and at its `extra_position`, if given.
     """
     turns = tuple(tuple(prompt[len(prefix) :]) for prompt in prompts)
     tokens = pad_left(turns, 0, lease.model.device)
@@ -140,12 +140,12 @@ def grow_trunk(
     if extra_position is not None:
         more = layout.token_at(to_device(extra_position, lease.model.device))
     last = lease.run(tokens, layout, memory, head=head, states_at=more)
-    # Copies, small beside the prefix in every row of the memory, which can then be let go.
+    # Copies, small beside the prefix in every row of the memory, which can then be freed.
     return GrownTrunk(Trunk(prefix, turns, at, memory.own(at.shape[1])), memory, last)
 
 
 def pad_left(rows: Sequence[Sequence[int]], fill: int, device: torch.device) -> Tensor:
-    """The rows as one tensor [row, column], each ending at the last column."""
+    """Pad rows on the left to one tensor [row, column]."""
     sizes = np.array([len(row) for row in rows])
     width = int(sizes.max())
     table = np.full((len(rows), width), fill, dtype=np.int64)
@@ -160,12 +160,12 @@ def pad_left(rows: Sequence[Sequence[int]], fill: int, device: torch.device) -> 
 
 @dataclass(frozen=True)
 class DecodedAnswer:
-    """One answer: its tokens and how sure each was, at temperature 1."""
+    """One answer: its tokens, their log-probabilities and entropies, at temperature 1."""
 
     token_ids: tuple[int, ...]
     log_probs: tuple[float, ...]
     entropies: tuple[float, ...]  # of the distribution that each token was chosen from
-    first_entropy: float  # there is one where the answer has no token
+    first_entropy: float  # also where the answer has no token
     finished: bool
 
 
@@ -191,7 +191,7 @@ class Sampling:
 
 
 def states_bytes(model: Model, tokens: int) -> int:
-    """The bytes that the states of one answer of so many tokens take while it is written."""
+    """Bytes of the states of one answer of `tokens` tokens while it is decoded."""
     return tokens * model.blocks * model.parts.width * model.dtype.itemsize
 
 
@@ -206,12 +206,12 @@ def write_answers(
     extra_position: Sequence[int] | None = None,
     on_token: OnToken | None = None,
 ) -> DecodedBatch:
-    """Write token after token until every row has met a stop token (left out) or the limit.
+    """Decode answers token by token, up to a stop token (left out) or the limit.
 
-    With `sampling` several answers are drawn to each prompt, which is read once for all of them:
-    its rows follow one another. Else each has its greedy answer, and the state of each token is
-    kept. `extra_position` is one more position of each prompt whose states are kept. `on_token` is
-    called with each step of the answers; drawn ones are not fed their last token allowed.
+    With `sampling` several answers are drawn for each prompt, which is read once for all of them:
+    its rows follow one another. Otherwise each prompt has its greedy answer, and the state of each
+    token is kept. `extra_position` is one more position of each prompt whose states are kept.
+    `on_token` is called with each step; drawn answers are not fed their last allowed token.
     """
     model, device = lease.model, lease.model.device
     grown = grow_trunk(lease, prefix, prompts, room=limit, head=True, extra_position=extra_position)
@@ -247,8 +247,8 @@ def write_answers(
         tokens[rows, step], log_probs[rows, step], entropies[rows, step] = chosen, own, entropy
         stopped = torch.isin(chosen, stop_ids) & (length[rows] < 0)
         length[rows] = torch.where(stopped, step, length[rows])
-        # A row that has ended may stay a while; what it writes is not counted. This is the one
-        # question of a step that a GPU ends its work for: between steps Python gets ahead.
+        # A finished row may stay a while; its tokens are not counted. Only here does a step wait
+        # for the GPU: between steps Python runs ahead of it.
         ended = (length[rows] >= 0).cpu().numpy()
         if ended.sum() >= max(1, _COMPACT_AT * len(ended)):
             going = to_device((~ended).nonzero()[0], device)
@@ -288,16 +288,16 @@ def likeliest(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     below = logits - top[:, None]
     share = below.exp()  # once: on a CPU it costs a tenth of a decoding step
     total = share.sum(dim=-1)
-    # What cannot be chosen has -inf, and adds nothing.
+    # A token that cannot be chosen has -inf and adds nothing.
     mean = torch.linalg.vecdot(share, below.clamp_(min=_FAR)) / total
     return chosen, -total.log(), total.log() - mean
 
 
 def draw_tokens(log_probs: Tensor, uniforms: Tensor, temperature: float) -> Tensor:
-    """The token of each row at which the cumulative probability passes its number, [row].
+    """Sample a token for each row by inverse transform of `uniforms` [row] in [0, 1), [row].
 
-    `uniforms` [row] are in [0, 1). In double precision where the device has it: single sums over
-    a large vocabulary are off by more than many tokens' probability.
+    In double precision where the device has it: sums in single precision over a large vocabulary
+    are off by more than many tokens' probability.
     """
     exact = torch.float32 if log_probs.device.type == "mps" else torch.float64
     chances = torch.softmax(log_probs.to(exact) / temperature, dim=-1)

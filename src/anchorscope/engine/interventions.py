@@ -1,4 +1,4 @@
-"""The changes to a forward pass, as data: which keys are cut, in which blocks, how."""
+"""Interventions on a forward pass, as data: which keys are cut, in which blocks and heads."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from anchorscope.records import Sample
 class Intervention:
     """A knockout, a reweighting, or the pass over the answer alone.
 
-    With `boost` nothing is cut: the scores of the edges from the keys to E_A get that much more
-    before the softmax.
+    With `boost` nothing is cut: it is added to the scores of the edges from the keys to E_A before
+    the softmax.
     """
 
     name: str
@@ -46,18 +46,18 @@ class Intervention:
 
     @property
     def hides_keys(self) -> bool:
-        """Whether no later token outside the keys sees anything of them, in any block or head."""
+        """Whether the keys are cut from every later token outside them, in all blocks and heads."""
         everywhere = self.heads is None and window_of(self.layers) is None
         return everywhere and self.boost is None and self.where == "pre" and not self.answer_only
 
     @property
     def has_output(self) -> bool:
-        """Whether the model's own output under it is read: one pass for all layers, whole rows."""
+        """Whether the model's own output is read; it needs one whole-row pass for all layers."""
         return self.boost is None and (self.answer_only or window_of(self.layers) is None)
 
 
 def window_of(layers: str) -> int | None:
-    """How many blocks that end at k are cut: None is all of 1..k."""
+    """The number of blocks cut, of which k is the last; None means all blocks 1..k."""
     if layers == "cumulative":
         return None
     if layers == "single":
@@ -79,7 +79,7 @@ class TokenPositions:
     answer_at: int  # the position of the first answer token
     question_tokens: tuple[int, ...]
     exact_question: tuple[int, ...]  # E_Q
-    exact_answer: tuple[int, ...] = ()  # E_A; only reweighting and saliency ask for it
+    exact_answer: tuple[int, ...] = ()  # E_A; only reweighting and saliency use it
     content_tokens: tuple[int, ...] = ()  # the question's content words, those of E_Q included
     mass: tuple[float, ...] | None = None  # attention from the probe position to each position
 
@@ -90,13 +90,13 @@ def keys_of(positions: TokenPositions, keys: str, *, seed: int) -> tuple[int, ..
 
 
 def _neutral(positions: TokenPositions, seed: int) -> list[int]:
-    """As many tokens as E_Q has that carry neither subject nor property.
+    """Draw control tokens, as many as E_Q has, that carry neither subject nor property.
 
     They come from the function words of the question and from the rest of its turn; where these
-    are too few, also from the worked examples. Of some draws by seed and question id the one is
-    taken that gets as much attention as E_Q, as nearly as any of them. Never the first token, never
-    a content word of the question, and never the last token before the answer, which is where the
-    model says its first word.
+    are too few, also from the worked examples. Of several draws, seeded by seed and question id,
+    take the one whose attention mass is closest to that of E_Q. Never the first token, never a
+    content word of the question, and never the last token before the answer, from which the model
+    predicts its first word.
     """
     assert positions.mass is not None, "the attention mass must be read before keys are drawn"
     exact = [position for position in positions.exact_question if position > 0]
@@ -106,7 +106,7 @@ def _neutral(positions: TokenPositions, seed: int) -> list[int]:
     count, mass = min(len(exact), len(pool)), np.asarray(positions.mass)
     digest = hashlib.sha256(f"{seed}:{positions.id}".encode()).digest()
     generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
-    # In each draw the tokens with the smallest numbers; those of the worked examples come after.
+    # Each draw takes the tokens with the smallest random numbers; worked examples come last.
     in_examples = pool < min(positions.question_tokens, default=0)
     order = np.argsort(generator.random((_DRAWS, len(pool))) + in_examples, axis=1)
     drawn = pool[order[:, :count]]
@@ -114,8 +114,8 @@ def _neutral(positions: TokenPositions, seed: int) -> list[int]:
     return sorted(drawn[int(away.argmin())].tolist())
 
 
-_DRAWS = 64  # of which the best match in attention mass is taken
-# Which keys an intervention cuts, by name: a rule of the positions and the run's seed.
+_DRAWS = 64  # draws, of which the best match in attention mass is taken
+# The keys that an intervention cuts, by name, from the positions and the run's seed.
 KEYS: Mapping[str, Callable[[TokenPositions, int], Sequence[int]]] = {
     "exact": lambda positions, seed: positions.exact_question,
     "question": lambda positions, seed: positions.question_tokens,
@@ -130,7 +130,7 @@ KEYS: Mapping[str, Callable[[TokenPositions, int], Sequence[int]]] = {
 
 
 def retest_positions(sample: Sample, prompt: Any) -> TokenPositions:
-    """The positions of a sample's answer behind another prompt for the same question.
+    """Token positions of a sample's answer after another prompt for the same question.
 
     `prompt` has `prompt_ids`, and the positions `question_tokens`, `exact_question` and
     `content_tokens` among them.
@@ -148,7 +148,7 @@ def retest_positions(sample: Sample, prompt: Any) -> TokenPositions:
 
 
 def positions_of(sample: Sample) -> TokenPositions:
-    """The positions of a sample that interventions refer to."""
+    """Token positions of a sample that interventions refer to."""
     whole = sample.prompt_ids + sample.answer.token_ids
     return TokenPositions(
         id=sample.id,

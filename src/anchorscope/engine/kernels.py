@@ -1,4 +1,4 @@
-"""Triton kernels for a GPU: attention over keys in three places, RMS norms, the choice of a token.
+"""Triton kernels: attention over segmented keys, RMS norms, and the choice of the next token.
 
 Attention reads the prefix where it is, so it is never copied into every row; the other two read
 their input once instead of a dozen times. All round where the models' own code rounds: some models
@@ -45,7 +45,7 @@ def _norm(
 
 
 def normed(x: Tensor, weight: Tensor, eps: float, *, more: bool) -> Tensor:
-    """The RMS norm over the last dimension, scaled by the weight, or by one more than it."""
+    """RMS norm over the last dimension, scaled by the weight, or with `more` by weight + 1."""
     x = x.contiguous()
     out, width = torch.empty_like(x), x.shape[-1]
     count, padded = x.numel() // width, triton.next_power_of_2(width)
@@ -61,9 +61,9 @@ _UNITS = 4  # in the last place: a model's own norm rounds between its steps
 
 @torch.no_grad()
 def install_norms(lm: nn.Module) -> Callable[[], None]:
-    """Replace the forward of each RMS norm that the kernel agrees with; gives what restores them.
+    """Install the fused RMS norm where it agrees with a module's own; returns the undo function.
 
-    With gradients a norm's own code runs.
+    Where gradients are enabled, the module's own code runs.
     """
     tried: dict[tuple, bool | None] = {}
     replaced: list[nn.Module] = []
@@ -97,7 +97,7 @@ def _either(own: Callable[[Tensor], Tensor], weight: Tensor, eps: float, more: b
 def norm_adds_one(module: Any) -> bool | None:
     """Whether a norm scales by one more than its weight (Gemma) or by the weight (Llama).
 
-    None where the kernel gives neither, tried on random input.
+    None where the kernel reproduces neither on random input.
     """
     weight, eps = module.weight, _epsilon(module)
     if weight.dim() != 1 or eps is None:
@@ -115,7 +115,7 @@ def norm_adds_one(module: Any) -> bool | None:
 
 
 def _epsilon(module: nn.Module) -> float | None:
-    """The epsilon of a norm, by the names in use."""
+    """The epsilon of a norm module, by the attribute names in use."""
     names = ("variance_epsilon", "eps")
     return next((float(eps) for n in names if (eps := getattr(module, n, None)) is not None), None)
 
@@ -130,8 +130,8 @@ def _choose(logits, chosen, log_prob, entropy, size, stride, block: tl.constexpr
     row = tl.program_id(0)
     logits += row.to(tl.int64) * stride
     lane = tl.arange(0, block)
-    # Of what a lane has seen: the largest x, where it stood, and the sums of exp(x - largest)
-    # and of exp(x - largest) (x - largest).
+    # Per lane so far: the largest x, its index, and the sums of exp(x - largest) and of
+    # exp(x - largest) (x - largest).
     best = tl.full([block], float("-inf"), tl.float32)
     place = lane
     total = tl.zeros([block], tl.float32)
@@ -152,7 +152,7 @@ def _choose(logits, chosen, log_prob, entropy, size, stride, block: tl.constexpr
     down = tl.where(best == float("-inf"), 0.0, best - top)
     moment = tl.sum(tl.exp(down) * (moment + down * total), axis=0)
     total = tl.sum(tl.exp(down) * total, axis=0)
-    first = tl.min(tl.where(best == top, place, size), axis=0)  # of equals, as torch chooses
+    first = tl.min(tl.where(best == top, place, size), axis=0)  # the first of equals, as in torch
     tl.store(chosen + row, first.to(tl.int64))  # pyright: ignore[reportAttributeAccessIssue]
     tl.store(log_prob + row, -tl.log(total))
     mean = moment / total  # pyright: ignore[reportOperatorIssue]
@@ -172,16 +172,16 @@ def likeliest(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return chosen, log_prob, entropy
 
 
-# --- Attention over keys in up to three places: nothing is joined first ---
+# --- Attention over keys in up to three segments, without joining them ---
 
 # The prefix is held once for all rows, a trunk once for each question, and a row's own keys come
 # one after the other as the model packs them. A program of the kernel takes the queries of one row
-# that share a key head. Scores, softmax and sums are in float32; weights meet the values in the
+# that share a key head. Scores, softmax and sums are in float32; weights multiply the values in the
 # model's dtype.
 
 
 _LOG2E = 1.4426950408889634
-# They differ from pass to pass: no kernel for each.
+# These differ from pass to pass; specializing on them would compile a kernel for each value.
 _VARIABLE = ["front", "middle", "queries", "own", "bias_row", "bias_head", "bias_query"]
 
 
@@ -191,7 +191,7 @@ def _meet(
     width: tl.constexpr, block_n: tl.constexpr, block_d: tl.constexpr, exact: tl.constexpr,
     biased: tl.constexpr = True,  # pyright: ignore[reportArgumentType]
 ):  # fmt: skip
-    """The running maximum, sum and values of the softmax after one tile of keys."""
+    """Update the running maximum, sum and values of an online softmax with one tile of keys."""
     number = begin + tl.arange(0, block_n)
     column = tl.arange(0, block_d)
     inside = (number < length)[:, None]
@@ -245,7 +245,7 @@ def _attend(
     valid = (token < count)[:, None]
     if width < block_d:
         valid = valid & (column < width)[None, :]
-    # Far steps are taken by single pointers: offsets within a row fit into 32 bits.
+    # Large offsets are added to the base pointers: offsets within a row fit into 32 bits.
     place = token[:, None] * query_token + head[:, None] * width + column[None, :]
     tile = tl.load(query + start * query_token + place, mask=valid, other=0.0)
     # Rows of the bias are padded on the left.
@@ -257,8 +257,8 @@ def _attend(
     values = tl.zeros([block_m, block_d], tl.float32)
     front_key += key_head * front_head
     front_value += key_head * front_head
-    # Few-shot examples are seen whole by nearly every row, and most keys are theirs. Their zeros,
-    # one for each query and key, would take longer to load than the keys.
+    # Nearly every row sees the whole of the few-shot examples, which hold most keys. A bias of
+    # zeros for each query and key would take longer to load than the keys.
     if tl.load(open_front + row):
         for begin in range(0, front, block_n):
             best, total, values = _meet(
@@ -297,9 +297,9 @@ def attend_segments(
     layout: Layout,
     scale: float,
 ) -> Tensor:
-    """The values [1, token, head, head width] for packed queries [1, head, token, head width].
+    """Attention output [1, token, head, width] for packed queries [1, head, token, width].
 
-    `open_prefix` [row, 1]: where the bias is 0 on the whole prefix, which is then not read.
+    `open_prefix` [row]: whether the bias is 0 on the whole prefix; it is then not loaded there.
     """
     query = query.transpose(1, 2).contiguous()
     heads, width = query.shape[2:]

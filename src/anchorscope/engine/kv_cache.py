@@ -1,4 +1,4 @@
-"""Keys and values that a pass finds in place: grown while decoding, or forked from a trunk.
+"""Key-value caches of a pass: grown while decoding, or forked from a trunk.
 
 The prefix, computed once, is copied into every row's buffer in front of its own keys: a copy the
 size of the prefix, once a batch. On a GPU a kernel reads it in place (`attend_segments` in
@@ -28,7 +28,7 @@ class Segments(NamedTuple):
 
 
 class GrowingCache:
-    """Keys and values written into buffers of fixed capacity, so that a step copies nothing old.
+    """A key-value cache in buffers of fixed capacity, so that a step copies no earlier keys.
 
     `segmented`: the prefix stays in its own place, for a kernel that reads it there.
     """
@@ -55,13 +55,13 @@ class GrowingCache:
         return torch.cat([front[0], key], dim=2), torch.cat([front[1], value], dim=2)
 
     def segments(self, block: int, layout: Layout, key: Tensor, value: Tensor) -> Segments:
-        """The same for packed keys and values [1, key head, token, head width], left in place."""
+        """A block's keys and values in segments; new ones are [1, key head, token, head width]."""
         pair = self._grow(block, layout.in_rows(key), layout.in_rows(value))
         front = None if self._prefix is None else self._prefix[block]
         return Segments(front, pair, layout.rows, own=None)
 
     def _grow(self, block: int, key: Tensor, value: Tensor) -> Pair:
-        """What the buffers of a block hold, these new ones last."""
+        """Append new keys and values to a block's buffers; returns all that they hold."""
         pair, start = self._pairs[block], self._length[block]
         if pair is None:
             room = self._front + self._capacity
@@ -76,7 +76,7 @@ class GrowingCache:
         return pair[0][:, :, :stop], pair[1][:, :, :stop]
 
     def own(self, length: int) -> tuple[Pair, ...]:
-        """Copies of each block's first `length` keys and values behind the prefix."""
+        """Copies of each block's first `length` keys and values after the prefix."""
         start, stop = self._front, self._front + length
         pairs = [pair for pair in self._pairs if pair is not None]
         return tuple((k[:, :, start:stop].clone(), v[:, :, start:stop].clone()) for k, v in pairs)
@@ -102,7 +102,7 @@ class ForkedCache:
         self.segmented, self._trunk, self._rows, self._prefix = segmented, trunk, rows, prefix
 
     def join(self, block: int, key: Tensor, value: Tensor) -> Pair:
-        """The prefix, the trunk's keys and values of each row, then the new ones."""
+        """Join the prefix, the trunk's keys and values of each row, and the new ones."""
         joined = []
         for n, own in enumerate((key, value)):
             parts = [_select(self._trunk[block][n], self._rows), own]
@@ -112,7 +112,7 @@ class ForkedCache:
         return joined[0], joined[1]
 
     def segments(self, block: int, layout: Layout, key: Tensor, value: Tensor) -> Segments:
-        """The same for packed keys and values [1, key head, token, head width], left in place."""
+        """A block's keys and values in segments; new ones are [1, key head, token, head width]."""
         own = key.transpose(1, 2).contiguous(), value.transpose(1, 2).contiguous()
         front = None if self._prefix is None else self._prefix[block]
         return Segments(front, self._trunk[block], self._rows, own)
@@ -122,5 +122,5 @@ KVCache = GrowingCache | ForkedCache
 
 
 def _select(pairs: Tensor, rows: Tensor) -> Tensor:
-    """These rows; blocks may be on several devices, and the numbers of rows on one of them."""
+    """Select rows of a tensor, which may be on another device than the row numbers."""
     return pairs.index_select(0, rows.to(pairs.device))  # a third of the time of pairs[rows]

@@ -1,11 +1,11 @@
-"""Positions of one pass, who may attend to whom, and which tokens go through the model.
+"""Layout of a forward pass: token positions, attention masks, and packing without padding.
 
 A row of a pass is one question under one intervention. Its keys come in two parts: the prefix,
 shared by all rows and held once, and the row's own keys. Every mask is made from token
 positions, never from places in a tensor, so padding and cached keys cannot shift it.
 
 Rows of different length go through the model packed, one after the other without padding: its
-linear layers, which are nearly all of the arithmetic, look at single tokens. Only attention sees
+linear layers, which are nearly all of the arithmetic, work on single tokens. Only attention sees
 rows, padded on the left. Tokens whose states must be equal are packed once.
 """
 
@@ -26,9 +26,9 @@ from anchorscope.errors import UserError
 
 # --- The model's own rule: which keys a query may see ---
 
-# Taken from transformers and not guessed. It makes the mask of every kind of layer (full, sliding,
-# chunked) from a function of two indices. Under our name it hands that function over instead of a
-# tensor, and we ask it about token positions: places in a packed pass mean nothing to it.
+# transformers makes the mask of every kind of layer (full, sliding, chunked) from a function of two
+# indices. Under our name it passes that function on instead of a tensor, and we call it with token
+# positions: indices in a packed pass mean nothing to it.
 
 
 NAME = "anchorscope"
@@ -41,7 +41,7 @@ class UnsupportedModel(UserError):
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """Which keys a query may see in a kind of layer; two rules are equal only as one object."""
+    """Which keys a query may see in a kind of layer; rules are compared by identity."""
 
     function: Callable[[Any, Any, Any, Any], Tensor]  # batch, head, query and key -> allowed
 
@@ -52,15 +52,15 @@ class Rule:
         return seen.expand(len(query), -1, query.shape[1], key.shape[1])[:, 0]
 
     def __getitem__(self, part: Any) -> Rule:
-        """The same rule: a model that trims its mask to the length of its keys means this one."""
+        """Return the rule itself: some models slice their mask to the number of keys."""
         return self
 
     def to(self, *args: Any, **options: Any) -> Rule:
-        """The same rule: accelerate sends what a block is given to the block's device."""
+        """Return the rule itself: accelerate moves a block's inputs to the block's device."""
         return self
 
     def __getattr__(self, name: str) -> Any:
-        """An error: code that takes a rule for a tensor computes its attention by itself."""
+        """Raise UnsupportedModel: code that uses a rule as a tensor has attention of its own."""
         if name.startswith("__"):
             raise AttributeError(name)
         raise UnsupportedModel(_OWN_CODE)
@@ -78,7 +78,7 @@ def rule_of(*, mask_function: Callable[..., Tensor], use_vmap: bool = False, **s
 
 
 def require_rule(mask: Any, module: torch.nn.Module) -> Rule:
-    """The rule that a layer was given; an error where it is something else."""
+    """Return a layer's mask if it is a `Rule`; raise UnsupportedModel otherwise."""
     if isinstance(mask, Rule):
         return mask
     own = "a mask tensor of its own" if isinstance(mask, Tensor) else "no mask through transformers"
@@ -89,22 +89,22 @@ AttentionMaskInterface.register(NAME, rule_of)  # pyright: ignore[reportArgument
 
 
 def first_position(decoder: nn.Module) -> int:
-    """The position of a row's first token: 0, but where those before it mean padding."""
+    """The position id of a row's first token: 0, or more where lower ids mean padding."""
     for module in decoder.modules():
         if hasattr(module, "create_position_ids_from_input_ids"):
             return int(module.padding_idx) + 1  # pyright: ignore[reportArgumentType]
     return 0
 
 
-# --- Which tokens of a pack are distinct: those that are not go through the blocks once ---
+# --- Distinct tokens of a pack: tokens with equal states go through the blocks once ---
 
-# A token's states follow from itself, its position and the tokens that it sees, directly or by way
-# of others. Questions that begin alike share those of their beginning, as they share the prefix.
-# And behind a knockout no token sees what is cut, so rows that differ in nothing else share what
+# A token's states follow from itself, its position and the tokens that it sees, directly or through
+# others. Questions that begin alike share the states of their beginning, as they share the prefix.
+# After a knockout no token sees what is cut, so rows that differ in nothing else share what
 # follows: the end of the question, and the answer as far as it is the same.
 #
 # Tokens get numbers by what they see, each number from those before it, so that equal numbers mean
-# equal states. Nothing is hashed: a collision would be a wrong state without a sign.
+# equal states. Nothing is hashed: a collision would silently give a wrong state.
 
 
 class Stretch(NamedTuple):
@@ -113,13 +113,13 @@ class Stretch(NamedTuple):
     ids: Sequence[int]
     at: Sequence[int]  # their positions
     front: Hashable = ()  # what comes first, such as the prefix: equal where it is the same
-    turn: Sequence[int] = ()  # tokens between that and the row, which no cut has changed
-    turn_at: int = 0  # the position of the first of them
+    turn: Sequence[int] = ()  # tokens between `front` and the row, which no cut has changed
+    turn_at: int = 0  # the position of the first token of `turn`
     cut: Collection[int] = ()  # positions that no later token outside them sees
 
 
 def distinct_tokens(rows: Iterable[Stretch]) -> np.ndarray | None:
-    """The number of each packed token's states [token]; None where all tokens are distinct."""
+    """Number tokens so that equal numbers mean equal states, [token]; None: all are distinct."""
     table: dict[Hashable, int] = {}
     numbers = np.array([number for row in rows for number in _numbers(row, table)], dtype=np.int64)
     _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
@@ -130,15 +130,15 @@ def distinct_tokens(rows: Iterable[Stretch]) -> np.ndarray | None:
 
 
 def _number(table: dict[Hashable, int], *parts: Hashable) -> int:
-    """A number for a combination of parts, the same when it comes again."""
+    """The number of a combination of parts; equal combinations have equal numbers."""
     return table.setdefault(parts, len(table))
 
 
 def _numbers(row: Stretch, table: dict[Hashable, int]) -> list[int]:
-    """Number the tokens of a row.
+    """Number the tokens of a row by what they see.
 
-    `whole` is the number of all tokens before the next one, `open` of those that are not cut: a
-    token inside the cut sees the former, any other the latter.
+    `whole` is the number of all tokens before the next one, `open` of the uncut tokens before it: a
+    token inside the cut sees the former, any other token the latter.
     """
     whole = open = _number(table, row.front)
     for position, token in enumerate(row.turn, start=row.turn_at):
@@ -163,14 +163,14 @@ PAD = -1  # the position of a padding token
 
 @dataclass(frozen=True)
 class Edges:
-    """The attention edges an intervention takes away or reweights, row by row."""
+    """The attention edges that an intervention removes or reweights, row by row."""
 
     blocked: Tensor  # bool [row, query, key]; keys: those of the prefix, then the row's own
-    blocks: Tensor  # bool [row, block]: the blocks in which they are taken away
+    blocks: Tensor  # bool [row, block]: the blocks in which they are removed
     heads: Tensor | None = None  # bool [row, block, head]: the heads; None is all of them
     post: Tensor | None = None  # bool [row]: weight set to 0 after the softmax; None is no row
     alike: bool = False  # every block cuts the same edges, so one mask serves them all
-    added: Tensor | None = None  # [row]: to their scores, -inf takes them away; None is -inf
+    added: Tensor | None = None  # [row]: added to their scores, -inf removes them; None is -inf
 
     def gone(self, block: int, *, post: bool) -> Tensor:
         """The edges that change in a block, after the softmax or before it.
@@ -186,7 +186,7 @@ class Edges:
 
 @dataclass(frozen=True)
 class Layout:
-    """The positions of one pass and what its rows may see.
+    """Token positions of one pass, and the attention edges between them.
 
     `query_at` [row, query] and `key_at` [row, own key] are positions in prompt + answer,
     PAD for padding. The prefix holds the positions 0..prefix_length-1.
@@ -197,16 +197,16 @@ class Layout:
     prefix_length: int
     sees_prefix: Tensor | None = None  # bool [row]; None is all of them
     edges: Edges | None = None
-    # How many tokens each row has; None: counted here, for which a GPU ends its work first.
+    # How many tokens each row has; None: counted here, which waits for the GPU.
     sizes: Sequence[int] | None = field(default=None, repr=False)
-    # The number of each row's tokens among the distinct ones, which alone are packed, one row
-    # after the other; None: all tokens are.
+    # The number of each token among the distinct ones, row after row; only distinct tokens are
+    # packed. None: all tokens are distinct.
     distinct: np.ndarray | None = field(default=None, repr=False)
     _made: dict[object, Tensor] = field(default_factory=dict, repr=False)
 
     @cached_property
     def place(self) -> Tensor:
-        """The places of the packed tokens in the rows, which are padded on the left, [token]."""
+        """Indices of the packed tokens in the flattened, left-padded rows, [token]."""
         width, device = self.query_at.shape[1], self.query_at.device
         if self.sizes is None:
             place = (self.query_at.flatten() >= 0).nonzero()[:, 0]
@@ -220,14 +220,14 @@ class Layout:
         return place[to_device(np.unique(self.distinct, return_index=True)[1], device)]
 
     def _packed(self, token: Tensor) -> Tensor:
-        """The numbers of tokens among the packed ones, from their numbers among all."""
+        """Map indices among all tokens to indices among the packed, distinct tokens."""
         if self.distinct is None:
             return token
         return to_device(self.distinct, self.query_at.device)[token]
 
     @property
     def keys(self) -> int:
-        """How many keys a row has at most, with padding."""
+        """The number of keys of a row, padding included."""
         return self.prefix_length + self.key_at.shape[1]
 
     @cached_property
@@ -238,7 +238,7 @@ class Layout:
     def pack(self, rows: Tensor) -> Tensor:
         """Pack padded rows [row, query, ...] into one sequence [1, token, ...], without padding.
 
-        Of tokens that are not distinct the first one counts.
+        Of tokens with equal states only the first is packed.
         """
         flat = rows.flatten(0, 1)
         return flat[None] if self.full else flat.index_select(0, self.place.to(flat.device))[None]
@@ -246,7 +246,7 @@ class Layout:
     def in_rows(self, packed: Tensor) -> Tensor:
         """Unpack [1, head, token, head width] into rows [row, head, query, head width].
 
-        Padding has what its row's first token has: nothing sees it.
+        Padding repeats its row's first token; nothing attends to it.
         """
         if self.full and self.query_at.shape[1] == 1:  # a token a row: a step of decoding
             return packed.transpose(0, 2)
@@ -256,7 +256,7 @@ class Layout:
 
     @cached_property
     def _spread(self) -> Tensor:
-        """Which packed token each place in the rows has, [row and query]."""
+        """Index of the packed token at each entry of the flattened rows, [row · query]."""
         there = (self.query_at >= 0).flatten().long()
         # As many tokens come before a row's first one as before the padding in front of it.
         return self._packed(there.cumsum(dim=0) - there)
@@ -281,12 +281,12 @@ class Layout:
         return self.token_at(self.query_at[:, -1])
 
     def token_at(self, at: Tensor) -> Tensor:
-        """The index of the token at a position of each row [row] among the packed ones, [row]."""
+        """Index among the packed tokens of the token at one position of each row, [row]."""
         # A row's queries follow one another without a gap, up to its last column.
         return self.token_back(self.rows, self.query_at[:, -1] - at)
 
     def token_back(self, rows: Tensor, back: Tensor) -> Tensor:
-        """The index among the packed of the token `back` before the last of each row, [entry]."""
+        """Index among the packed tokens of the token `back` before its row's last, [entry]."""
         return self._packed((self.starts + self.counts - 1)[rows] - back)
 
     def allowed(self, rule: Rule) -> Tensor:
@@ -296,13 +296,13 @@ class Layout:
         there = key >= 0
         if self.sees_prefix is not None:
             there[:, : self.prefix_length] = self.sees_prefix[:, None]
-        # Asked about real positions alone: a rule may look them up in a table.
+        # Called with real positions only: a rule may look them up in a table.
         seen = rule.allows(self.query_at.clamp(min=0), key.clamp(min=0)) & there[:, None, :]
         # A padding query sees the padding keys only: a row that sees nothing would be NaN.
         return torch.where(self.query_at[:, :, None] < 0, key[:, None, :] < 0, seen)
 
     def bias(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
-        """What is added to the scores of a block, [row, 1 or head, query, key]: 0, -inf, boost."""
+        """Bias added to a block's scores, [row, 1 or head, query, key]: 0, -inf or the boost."""
 
         def make() -> Tensor:
             allowed, edges = self.allowed(rule)[:, None], self.edges
@@ -317,7 +317,7 @@ class Layout:
         return self._once("bias", block, rule, make)
 
     def open_prefix(self, block: int, rule: Rule, dtype: torch.dtype) -> Tensor:
-        """Whether nothing is added to any of a row's scores for the prefix, bool [row]."""
+        """Whether a row's bias is 0 on the whole prefix, bool [row]."""
 
         def make() -> Tensor:
             bias = self.bias(block, rule, dtype)[..., : self.prefix_length]
@@ -327,18 +327,18 @@ class Layout:
         return self._once("open prefix", block, rule, make)
 
     def kept(self, block: int, dtype: torch.dtype) -> Tensor | None:
-        """What multiplies the weights after the softmax: 0 on edges cut `post`, else 1."""
+        """Factor on attention weights after the softmax: 0 on edges cut `post`, else 1."""
         edges = self.edges
         if edges is None or edges.post is None:
             return None
         return (~edges.gone(block, post=True)).to(dtype)
 
     def _once(self, what: str, block: int, rule: Rule, make: Callable[[], Tensor]) -> Tensor:
-        """A mask made once and kept: for every block, or until the next block asks for its own."""
+        """Cache a mask: one for all blocks where they cut the same edges, else one per block."""
         alike = self.edges is None or self.edges.alike
         name = (what, rule, None if alike else block)
         if name not in self._made:
-            if len(self._made) > 8:  # blocks that differ come in turn and never again
+            if len(self._made) > 8:  # blocks that differ come in turn, each once
                 self._made.clear()
             self._made[name] = make()
         return self._made[name]

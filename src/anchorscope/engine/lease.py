@@ -1,4 +1,4 @@
-"""Run passes through a model: our attention in, states out, the model restored afterwards."""
+"""Run forward passes with the engine's attention, and restore the model afterwards."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HOLDERS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 
 
 def _lock(lm: nn.Module) -> Any:
-    """Wait until no other thread holds the model; gives what releases it."""
+    """Lock a model for this thread; returns the function that releases it."""
     lock = _LOCKS.setdefault(lm, threading.Lock())
     if lock.locked() and _HOLDERS.get(lm) == threading.get_ident():
         raise UserError(
@@ -49,7 +49,7 @@ def _lock(lm: nn.Module) -> Any:
 
 
 class Read(NamedTuple):
-    """What a pass gives: states after every block at each row's last token, and its logits."""
+    """The result of a pass: states after every block at each row's last token, and logits."""
 
     states: Tensor  # [row, layer, width]
     logits: Tensor | None  # [row or token of `logits_at`, vocabulary]; None without `head`
@@ -112,13 +112,13 @@ class Lease:
         states_at: Tensor | None = None,
         made_up: bool = False,
     ) -> Read:
-        """The states of every layer at each row's last token, and its logits if `head` is wanted.
+        """Run a pass: states of every layer at each row's last token, and its logits with `head`.
 
-        `ids` are [row, query], padded as the layout says. `slots` read windows of blocks. `watch`
-        is shown every block's attention weights, through which `gradients` can be taken.
+        `ids` are [row, query], padded as in the layout. `slots` cut in windows of blocks. `watch`
+        receives every block's attention weights, through which `gradients` can be taken.
         `logits_at` are the packed tokens whose logits are wanted instead of the last ones. After
-        `depth` blocks the pass ends: what comes later cannot change their layers. `states_at` are
-        packed tokens whose states are kept beside the last ones. A `made_up` pack proves others.
+        `depth` blocks the pass ends: later blocks cannot change these layers. `states_at` are
+        packed tokens whose states are kept beside the last ones. A `made_up` pack needs no proof.
 
         Example:
             at = torch.arange(ids.shape[1])[None]  # one row, all positions from 0
@@ -142,7 +142,7 @@ class Lease:
             "position_ids": layout.pack(layout.query_at) + self._first,
             "use_cache": False,
         }
-        # On a CPU many short steps wait for torch itself, which notes things for later gradients.
+        # On a CPU torch's bookkeeping for gradients would slow many short steps.
         bare = not gradients and self.model.device.type == "cpu"
         token = CURRENT.set(now)
         try:
@@ -157,8 +157,8 @@ class Lease:
         return Read(states[: len(last)], logits, more)
 
     def _check_positions(self, layout: Layout) -> None:
-        """An error where a row would change the rotary angles of all others in its pass."""
-        # The columns bound the positions, and counting them makes no GPU wait.
+        """Raise an error where a row is long enough to change all rotary angles of its pass."""
+        # Columns bound the positions, and counting them does not synchronize with the GPU.
         if self._switch is None or layout.keys <= self._switch:
             return
         tokens = int(layout.query_at.max()) + 1
@@ -189,7 +189,7 @@ class Lease:
         raise UnsupportedModel("its blocks do not run once each, one after the other")
 
     def _to_first_device(self, module: nn.Module, args: tuple, output: Any) -> None:
-        """The last states on the first device, where the tokens whose logits are kept are named."""
+        """Move the decoder's last states to the first device, where `logits_to_keep` is."""
         hidden, home = getattr(output, "last_hidden_state", None), self.model.device
         if hidden is not None and hidden.device != home:
             output.last_hidden_state = hidden.to(home)
@@ -198,7 +198,7 @@ class Lease:
 def _begin_block(
     number: int, module: nn.Module, args: tuple, kwargs: dict
 ) -> tuple[tuple, dict] | None:
-    """Note which block runs, from 0; with windows, set back the slot that begins in it."""
+    """Note which block runs, from 0; with windows, reset the slot that begins in it."""
     now = CURRENT.get()
     assert now is not None
     now.block = number
@@ -210,7 +210,7 @@ def _begin_block(
 
 
 def _keep_state(module: nn.Module, args: tuple, output: Any) -> None:
-    """Keep the states after a block at the tokens of the pass that are wanted."""
+    """Record a block's output states at the tokens that the pass keeps."""
     now = CURRENT.get()
     assert now is not None
     hidden = output[0] if isinstance(output, tuple | list) else output
@@ -231,10 +231,10 @@ def can_fuse(model: Model) -> bool:
 
 
 def onednn_is_faster(dtype: torch.dtype) -> bool:
-    """Whether oneDNN multiplies faster here than the BLAS that torch has as well.
+    """Whether oneDNN multiplies matrices faster here than torch's other BLAS.
 
-    It does not in float32 on ARM cores without bfloat16 (Neoverse-N1). Nothing but processor and
-    dtype decides: two runs on like machines must multiply alike, to the last bit.
+    It does not in float32 on ARM cores without bfloat16 (Neoverse-N1). Only processor and dtype
+    decide: two runs on equal machines must give equal results, to the last bit.
     """
     arm = sys.platform == "linux" and platform.machine().lower() in ("aarch64", "arm64")
     return not arm or dtype != torch.float32 or cpu_has_bfloat16()
@@ -246,9 +246,9 @@ def _set_onednn(on: bool) -> None:
 
 
 class _Enough(Exception):
-    """Ends a pass whose last wanted block is done."""
+    """Raised to end a pass after its last wanted block."""
 
 
 def _contiguous(module: nn.Module, args: tuple) -> tuple:
-    """A contiguous input: bfloat16 on a CPU is hundreds of times slower on a slice."""
+    """Make the input contiguous: bfloat16 on a CPU is hundreds of times slower on a slice."""
     return (args[0].contiguous(), *args[1:])

@@ -1,7 +1,7 @@
-"""Packs of rows, proved right: a row's states are the same in a pack of any length as alone.
+"""Check that packing rows into one sequence leaves each row's states unchanged.
 
-A model that looks at places in a pack is right only where they and positions are few. The checks
-on load try a full pack; where a run brings a longer one, made-up rows of that length are tried.
+A model that depends on a token's index in the pack is right only for short packs. The checks on
+load try a full pack; before a run uses a longer one, made-up rows of that length are tried.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ _ROW = 12  # tokens of a made-up row
 
 
 def require_proved(lease: Any, layout: Layout) -> None:
-    """Try a made-up pack as long as this one, where none so long was tried yet.
+    """Prove a pack length on made-up rows before its first use; raise PackTooLong if it fails.
 
-    A pack is as long as its tokens or as their positions. PackTooLong where its rows change one
-    another.
+    A pack's length is its number of tokens or its number of positions, whichever is larger.
     """
     facts = facts_of(lease.model.lm)
-    # The columns bound the positions, and counting them makes no GPU wait.
+    # Columns bound the positions, and counting them does not synchronize with the GPU.
     if facts.proved is None or max(len(layout.place), layout.keys) <= facts.proved:
         return
     longest = max(len(layout.place), int(layout.query_at.max()) + 1)
@@ -35,7 +34,7 @@ def require_proved(lease: Any, layout: Layout) -> None:
         return
     right = 0
     if facts.largest is None:
-        # A power of two first, so that batches of like size come to the same end.
+        # A power of two first, so that batches of similar size have the same outcome.
         power = 1 << (longest - 1).bit_length()
         right, _ = longest_right(lease, (power, longest), facts.rounding)
     if not right:
@@ -45,9 +44,9 @@ def require_proved(lease: Any, layout: Layout) -> None:
 
 
 def longest_right(lease: Any, sizes: Iterable[int], rounding: float) -> tuple[int, float]:
-    """Find the first pack size, in tokens, whose last row equals that row alone.
+    """Find the first pack size, in tokens, whose last row has the same states as that row alone.
 
-    0 where there is none. With it how far the rows were apart that were tried last.
+    Returns that size, 0 where there is none, and the distance measured at the last size tried.
     """
     model, far = lease.model, torch.inf
     size = model.lm.config.get_text_config().vocab_size
@@ -68,18 +67,18 @@ def longest_right(lease: Any, sizes: Iterable[int], rounding: float) -> tuple[in
 
 
 def distance(a: Tensor, b: Tensor) -> float:
-    """The largest distance of two states [..., width]; see `apart`."""
+    """The largest relative difference between states [..., width]; see `apart`."""
     return float(apart(a, b).max())
 
 
 def apart(a: Tensor, b: Tensor) -> Tensor:
-    """How far states [..., width] are apart, [...]: the mean share of their values' size.
+    """The mean relative difference between states [..., width] over their width, [...].
 
-    A mean over the width, each value against itself and the layer's usual size: the few values of
-    a residual stream that are a thousand times larger than the rest would hide all else.
+    Each difference is divided by the value's own size plus the state's mean size: otherwise the few
+    values of a residual stream that are a thousand times larger than the rest would hide the rest.
     """
     a, b = a.float(), b.float()
     size = b.abs() + b.abs().mean(dim=-1, keepdim=True).clamp(min=1e-9)
     far = ((a - b).abs() / size).mean(dim=-1)
-    # A NaN, on either side, is as far as anything can be.
+    # A NaN on either side counts as an infinite difference.
     return far.nan_to_num(torch.inf, posinf=torch.inf)

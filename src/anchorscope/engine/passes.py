@@ -1,4 +1,4 @@
-"""Every pass of a run by name: what is cut or reweighted in it, and what is caught on the way.
+"""The named passes of a run: knockouts, controls, answer-only, retest and reweighting.
 
 The name of a pass is the name of its states in the run folder, states/<pass>/.
 """
@@ -16,13 +16,13 @@ NEUTRAL = Intervention(name="neutral", keys="neutral")
 CONTENT = Intervention(name="content", keys="content")
 QUESTION = Intervention(name="question", keys="question")
 ANSWER_ONLY = Intervention(name="answer-only", answer_only=True)
-# The same answer behind other worked examples and wording, as it is and knocked out.
+# The same answer after other worked examples and wording, clean and knocked out.
 RETESTED = 500  # questions of each dataset at most
 RETEST = Intervention(name="retest", heads=(), retest=True)
 RETEST_KNOCKOUT = Intervention(name="retest-knockout", retest=True)
 
-# What is caught while the answer is written, without a pass of its own: the states at the probe
-# position, and at the last token of the question, where no answer was seen yet.
+# States recorded while the answer is written, without a pass of their own: at the probe position,
+# and at the last token of the question, before any answer token.
 QUESTION_ONLY = "question-only"
 CAUGHT = (CLEAN.name, QUESTION_ONLY)
 
@@ -44,7 +44,7 @@ def passes_of(config: Config) -> tuple[Intervention, ...]:
 
 
 def window_knockouts(config: Config) -> tuple[Intervention, ...]:
-    """The knockouts that show at which depth the flow runs."""
+    """Knockouts in windows of 5 blocks and in single blocks, which show the depth of the flow."""
     cut = knockout_of(config)
     return (
         replace(cut, name="window-5", layers="window:5"),
@@ -53,11 +53,11 @@ def window_knockouts(config: Config) -> tuple[Intervention, ...]:
 
 
 def reweightings() -> tuple[Intervention, ...]:
-    """The passes with β on the edges from E_Q to E_A, which detectors are trained on."""
+    """The passes that add β to the scores from E_Q to E_A, which detectors are trained on."""
     betas = [sign * beta for beta in BETAS for sign in (1, -1)]
     return tuple(Intervention(name=reweighted_name(beta), boost=beta) for beta in betas)
 
 
 def reweighted_name(beta: float) -> str:
-    """The name of the pass with this β, and of its states."""
+    """The name of the reweighting pass with this β."""
     return f"reweight{float(beta):+}"

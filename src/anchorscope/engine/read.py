@@ -1,9 +1,8 @@
-"""Samples and interventions to states: rows, their batches, and who sees whom in each.
+"""Read states of questions under interventions: build rows, batch them, run them.
 
 A knockout changes nothing before the first position outside its keys that comes after one of
-them, so a row starts there, on the clean keys and values of its trunk. Keys that come later and
-that no token outside them sees are left out of it. Many questions and interventions are rows of
-one batch.
+them, so a row starts there, on the clean keys and values of its trunk. Later keys that no token
+outside them sees are left out of the row. Many questions and interventions are rows of one batch.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class Row:
     ids: tuple[int, ...]  # the tokens computed in this row
     at: tuple[int, ...]  # their positions, which may leave some out
     blocks: range  # from 0
-    queries: tuple[int, ...] | None = None  # who loses the keys; None: all that come later
-    answer: int = 0  # its last tokens that are the answer's, where the one before them is in it too
+    queries: tuple[int, ...] | None = None  # the queries cut from the keys; None: all later ones
+    answer: int = 0  # how many of its last tokens are the answer's; 0 with a boost
 
 
 def row_for(
@@ -51,7 +50,7 @@ def row_for(
     *,
     seed: int = 0,
 ) -> Row:
-    """The row of a question, by its number in the trunk, under one intervention in all blocks.
+    """Build the row of one question under one intervention, cut in all blocks.
 
     Layer k depends on the blocks 1..k alone, so a pass with the cut in all of them holds the
     cumulative result for every k.
@@ -64,13 +63,13 @@ def row_for(
         return Row(number, intervention, (), ids, at, range(0), answer=answer)
     keys = keys_of(positions, intervention.keys, seed=seed)
     if intervention.boost is not None:
-        # Only E_A's edges change, so the whole prompt stays the trunk's.
+        # Only E_A's edges change, so the trunk holds the whole prompt.
         assert positions.exact_answer, "a boost needs the exact answer tokens positions"
         at = tuple(range(positions.answer_at, len(positions.ids)))
         ids = positions.ids[positions.answer_at :]
         return Row(number, intervention, keys, ids, at, blocks, positions.exact_answer)
     start = first_changed(positions, keys, len(trunk.prefix))
-    # The last token of the prompt stays in any case: the first word of the answer comes from it.
+    # The last token of the prompt always stays: it predicts the first word of the answer.
     unseen = frozenset(keys if intervention.hides_keys else ()) - {positions.answer_at - 1}
     at = tuple(i for i in range(start, len(positions.ids)) if i not in unseen)
     ids = tuple(positions.ids[i] for i in at)
@@ -80,7 +79,7 @@ def row_for(
 def unchanged_row(
     positions: TokenPositions, number: int, intervention: Intervention = CLEAN, *, before: int = 1
 ) -> Row:
-    """The row of a question in which nothing is cut: the answer, with the tokens just before it."""
+    """Build a row with nothing cut: the answer and `before` tokens in front of it."""
     start = positions.answer_at - before
     at = tuple(range(start, len(positions.ids)))
     answer = len(positions.ids) - positions.answer_at
@@ -91,8 +90,8 @@ def first_changed(positions: TokenPositions, keys: Sequence[int], turn_at: int) 
     """The first position of the question's own turn that a cut of `keys` can change.
 
     Keys inside the shared prefix are cut for the question's own turn, not for the prefix itself.
-    Where the prompt stays as it is, it is the prompt's last: the trunk holds the prompt alone, the
-    answer's own tokens must be read before the probe position, and the model's output begins there.
+    Where the prompt does not change, it is the prompt's last: the trunk holds the prompt alone, the
+    answer's tokens must be read up to the probe position, and the model's output begins there.
     """
     cut, end = set(keys), positions.answer_at - 1
     begin = max(min(cut, default=end), turn_at)
@@ -105,7 +104,7 @@ def first_changed(positions: TokenPositions, keys: Sequence[int], turn_at: int) 
 def read_rows(
     lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: Budget, depth: int | None = None
 ) -> Iterator[tuple[list[Row], Tensor]]:
-    """Rows with their states [row, layer, width], a batch at a time; of `depth` layers or all."""
+    """Yield batches of rows with their states [row, layer, width], up to layer `depth` or all."""
     for batch, (states, _) in _batches(lease, trunk, rows, budget, depth=depth):
         yield batch, states
 
@@ -113,7 +112,7 @@ def read_rows(
 def read_rows_with_output(
     lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: Budget
 ) -> Iterator[tuple[list[Row], Tensor, Tensor | None]]:
-    """Rows with their states, and the model's own output [row, 3] of passes that have one."""
+    """Yield batches of rows with their states and the model's output [row, 3], None if not read."""
     for batch, (states, output) in _batches(lease, trunk, rows, budget, output=True):
         yield batch, states, output
 
@@ -127,15 +126,15 @@ def _batches(
     depth: int | None = None,
     output: bool = False,
 ) -> Iterator[tuple[list[Row], tuple[Tensor, Tensor | None]]]:
-    """Rows with their states and output, those of one kind together."""
-    # A pass takes so many tokens, and so many bytes of logits: what an answer token counts for.
+    """Yield batches of rows of one kind with their states and output."""
+    # How many tokens of the budget an answer token counts for, so that logits fit LOGIT_BYTES.
     vocabulary = lease.model.lm.config.get_text_config().vocab_size
     share = budget.tokens * vocabulary * lease.model.dtype.itemsize / LOGIT_BYTES
 
     def kind(row: Row) -> tuple[bool, int, str]:
-        """Whether its output is not read, the blocks of its window, and where it is cut.
+        """Whether a row's output is skipped, the width of its window, and where it is cut.
 
-        A cut after the softmax needs its weights written out, slowly.
+        A cut after the softmax needs written-out attention, which is slower.
         """
         cut = row.intervention
         window = 0 if cut.answer_only else window_of(cut.layers) or 0
@@ -175,8 +174,8 @@ def _read(
     head: bool = False,
     watch: WeightObserver | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """States [row, layer, width], and for `head` what `answer_output` gives."""
-    # What is set back is set back row by row; our kernels for a GPU take whole rows as well.
+    """States [row, layer, width], and with `head` the output [row, 3] of `answer_output`."""
+    # Slots are reset whole, and the GPU kernels take whole rows: both need every token packed.
     stretches = (_stretch(trunk, row, place) for place, row in enumerate(batch))
     distinct = None if slots or lease.fused else distinct_tokens(stretches)
     tokens, layout, memory = lay_out(lease, trunk, batch, distinct=distinct)
@@ -195,7 +194,7 @@ def _read_windows(lease: Lease, trunk: Trunk, rows: Sequence[Row], width: int) -
 
     A window that starts at block s leaves the layers below s as they are, so it can start from the
     clean states there. One clean row and w slots go through the blocks together. Before block s the
-    slot s mod w is set back to the clean row: its window begins. After block s + w - 1 it holds the
+    slot s mod w is reset to the clean row: its window begins. After block s + w - 1 it holds the
     state of that layer under that window, and is free for the next. The first window also gives the
     layers 1..w-1, whose windows are cut short at block 1. So a sweep over all k costs w + 1 rows of
     suffix tokens instead of one pass for each k.
@@ -211,14 +210,14 @@ def _read_windows(lease: Lease, trunk: Trunk, rows: Sequence[Row], width: int) -
     return torch.stack([states[slot, :, k] for k, slot in enumerate(ends)], dim=1)
 
 
-# --- Who sees whom in a batch ---
+# --- The attention edges of a batch ---
 
 
 def _stretch(trunk: Trunk, row: Row, place: int) -> Stretch:
-    """What decides the states of a row's tokens.
+    """Describe all that a row's token states depend on, so that rows can share equal states.
 
-    A row cut in a part of the model stays alone, and so does one cut after the softmax: there the
-    keys that are cut have taken their share of the weights.
+    A row cut in only a part of the model shares nothing, nor does a row cut after the softmax,
+    where the cut keys have taken their share of the weights.
     """
     if row.intervention.answer_only:
         return Stretch(row.ids, row.at, front="answer alone")
@@ -239,7 +238,7 @@ def _stretch(trunk: Trunk, row: Row, place: int) -> Stretch:
 def lay_out(
     lease: Lease, trunk: Trunk, batch: Sequence[Row], *, distinct: np.ndarray | None = None
 ) -> tuple[Tensor, Layout, ForkedCache]:
-    """Lay out a batch: tokens [row, query], their visibility, and the trunks' keys and values."""
+    """Lay out a batch: tokens [row, query], their `Layout`, and a cache forked from the trunk."""
     device = lease.model.device
     number = to_device([row.number for row in batch], device)
     query_at = pad_left([row.at for row in batch], PAD, device)
@@ -266,7 +265,7 @@ def lay_out(
 def edges_of(
     lease: Lease, batch: Sequence[Row], query_at: Tensor, key_at: Tensor, prefix: int
 ) -> Edges:
-    """The edges changed in each row: from the keys to later queries outside them."""
+    """The attention edges changed in each row: from the keys to later queries outside them."""
     device, blocks = query_at.device, lease.model.blocks
     size = max(prefix, *(row.at[-1] + 1 for row in batch)) + 1  # the last column is padding's
     is_key = to_device(_table([row.keys for row in batch], size), device)
@@ -289,7 +288,7 @@ def edges_of(
 
 
 def _added(batch: Sequence[Row], device: torch.device) -> Tensor | None:
-    """What is added to the scores of each row's edges, [row]; None where every row cuts."""
+    """The boost of each row's edges, -inf for a cut, [row]; None where every row cuts."""
     boosts = [row.intervention.boost for row in batch]
     if all(boost is None for boost in boosts):
         return None
@@ -297,7 +296,7 @@ def _added(batch: Sequence[Row], device: torch.device) -> Tensor | None:
 
 
 def _table(members: Sequence[Collection[int]], size: int) -> np.ndarray:
-    """Which numbers below `size` each row has, bool [row, number]."""
+    """A membership table of the numbers below `size`, bool [row, number]."""
     table = np.zeros((len(members), size), dtype=bool)
     rows = np.repeat(np.arange(len(members)), [len(numbers) for numbers in members])
     table[rows, [number for numbers in members for number in numbers]] = True
@@ -307,7 +306,7 @@ def _table(members: Sequence[Collection[int]], size: int) -> np.ndarray:
 def _heads(lease: Lease, batch: Sequence[Row]) -> Tensor | None:
     """The heads that are cut, bool [row, block, head]; None where every row cuts them all.
 
-    A row that is cut in no block has no say.
+    Rows that are cut in no block are ignored.
     """
     if all(row.intervention.heads is None or not row.blocks for row in batch):
         return None
@@ -324,7 +323,7 @@ def _heads(lease: Lease, batch: Sequence[Row]) -> Tensor | None:
 # --- The model's own output under a pass: log-probability and rank of the answer's tokens ---
 
 
-# What is read of each answer, in this order.
+# The columns of an answer's output, in this order.
 COLUMNS = ("log_p_first", "log_p", "rank")
 LOGIT_BYTES = 1 << 30  # of one pass at most: a vocabulary has up to 256,000 entries
 _AT_ONCE = 256  # contexts whose logits are widened to float32 together
@@ -358,9 +357,9 @@ class AnswerTokens:
 
 
 def answer_output(logits: Tensor, answers: AnswerTokens, *, rows: int) -> Tensor:
-    """What the model makes of each row's answer, float32 [row, 3], from logits [context, token].
+    """Log-probabilities and rank of each row's answer, [row, 3], from logits [context, vocabulary].
 
-    Its columns: the log-probability of the answer's first token, the mean over all of its tokens up
+    Columns: the log-probability of the answer's first token, the mean over all of its tokens up
     to the probe position, and the rank of the first token, 1 for the likeliest.
     """
     parts = [part.float().logsumexp(dim=-1) for part in logits.split(_AT_ONCE)]

@@ -1,4 +1,4 @@
-"""Copy numbers between the host and a GPU, which goes on with its work meanwhile.
+"""Copy tensors between the host and a GPU without waiting for the GPU's other work.
 
 A plain copy waits until the GPU has done all its work. So Python would wait while the GPU works,
 and then the GPU while Python prepares the next pass.
@@ -17,7 +17,7 @@ _HALF_MAX = torch.finfo(torch.float16).max
 
 
 def to_device(numbers: np.ndarray | Sequence[int] | Sequence[bool], device: torch.device) -> Tensor:
-    """The numbers as a tensor on a device, without waiting for the copy."""
+    """Copy numbers to a device as a tensor, without waiting for the copy."""
     tensor = torch.from_numpy(np.asarray(numbers))
     if device.type != "cuda":
         return tensor.to(device)
@@ -25,23 +25,23 @@ def to_device(numbers: np.ndarray | Sequence[int] | Sequence[bool], device: torc
 
 
 def to_host(states: Tensor) -> np.ndarray:
-    """The states as an array on the host, float16, or float32 where a value is beyond its range.
+    """Copy states to the host as float16, or as float32 where a value is beyond its range.
 
-    Halved on the device, so that half as many bytes leave it.
+    Converted on the device, so that half as many bytes are copied.
     """
     return HostCopy(states).array()
 
 
 class HostCopy:
-    """A copy of states to the host, as `to_host` gives it, made as soon as a GPU has them ready.
+    """An asynchronous copy of states to the host, in the dtypes of `to_host`.
 
     Until `array` or `settle` is called the states stay on the GPU as well.
     """
 
     def __init__(self, states: Tensor) -> None:
         self._states: Tensor | None = states
-        self._lock = threading.Lock()  # a thread that writes files may ask as well
-        # Written so that a NaN, which no comparison holds for, keeps its full precision too.
+        self._lock = threading.Lock()  # a thread that writes files may call this as well
+        # A NaN fails this comparison, so states with one are kept in full precision too.
         fits = (states.abs() < _HALF_MAX).all()
         self._copied: torch.cuda.Event | None = None
         if states.device.type == "cuda":
@@ -70,6 +70,6 @@ class HostCopy:
 
 
 def _start_copy(tensor: Tensor) -> Tensor:
-    """Pinned memory of the host that a GPU writes a tensor to when it has made it."""
+    """Start an asynchronous copy of a GPU tensor into pinned host memory."""
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return host.copy_(tensor, non_blocking=True)

@@ -1,1 +1,1 @@
-"""The other evidence: patching, question-only, saliency, heads, and what they show."""
+"""Evidence beside the knockout: patching, answer-only, saliency, heads, and their tables."""

@@ -1,4 +1,4 @@
-"""answer_only.csv and question_probe.csv: the answer without its question, and the reverse."""
+"""answer_only.csv and question_probe.csv: the answer-only effect, and question-only probes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from anchorscope.stats.ranking import auroc_interval
 
 
 def answer_only_table(inputs: PieceInputs) -> pd.DataFrame:
-    """One row per layer, mode, subset and pathway: effect of a pass that never saw the question."""
+    """One row per layer, mode, subset and pathway: effect of the answer-only pass."""
     parts = [effect_rows(inputs, ANSWER_ONLY.name, inputs.groups(mode)) for mode in MODES]
     table = pd.concat(parts)
     return table.reset_index(drop=True).reindex(columns=list(EVIDENCE["answer_only"]))
 
 
 def question_probe_table(inputs: PieceInputs, layer: int) -> pd.DataFrame:
-    """The row of a layer: AUROC for z of a probe trained on question-only states.
+    """AUROC for z of a probe trained on question-only states: the row of one layer.
 
     A question without a state (NaN) is left out. Every question is read by a probe of the other
     folds, as the paper probes are trained.
@@ -51,7 +51,7 @@ def question_probe_table(inputs: PieceInputs, layer: int) -> pd.DataFrame:
 
 
 def _tables(inputs: PieceInputs) -> list[Part]:
-    """The effects of the pass at once, and the question's own probe layer by layer."""
+    """One part for the effects of the answer-only pass, one per layer for the question probe."""
     parts: list[Part] = []
     if ANSWER_ONLY.name in inputs.readings.logits:
         parts.append(lambda: {"answer_only": answer_only_table(inputs)})

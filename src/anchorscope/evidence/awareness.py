@@ -1,8 +1,8 @@
-"""awareness.csv: can the clean state tell which pathway its sample takes?
+"""awareness.csv: predict a sample's pathway from its clean state.
 
 A pathway comes from probes that never saw the question, and the classifier of pathways from the
 other folds. In strict mode it also learns from the groups of the effect's probe and is scored
-against those of the group's probe: what it could rediscover of one probe does not help it.
+against those of the group's probe: reproducing one probe's errors does not help it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RESAMPLES = 300  # at most, behind each of its many AUROC intervals
 
 
 class _Task(NamedTuple):
-    """Q (1.0) against A (0.0) in one mode and subset at one layer, [question]; NaN: not in it."""
+    """The task Q (1.0) against A (0.0) in a mode, subset and layer, [question]; NaN: not in it."""
 
     mode: Mode
     subset: Subset
@@ -45,12 +45,12 @@ def awareness_tables(inputs: PieceInputs, layer: int) -> Tables:
     """The rows of a layer in awareness.csv and awareness_gap.csv.
 
     awareness.csv has one row per mode, subset and predictor: cross-fitted AUROC of Q against A.
-    awareness_gap.csv has, on the same samples and by a paired bootstrap, how much higher that of
-    the state is than each simpler one's. Predictors: the state, the signed clean logit of the
+    awareness_gap.csv has, on the same samples and by a paired bootstrap, the AUROC of the state
+    less that of each simpler predictor. Predictors: the state, the signed clean logit of the
     effect's probe, its size (margin), both with popularity and length (simple), and the state at
     the last question token, where the run has it. Within a predicted class (strict mode) the
-    classifier is trained there too. Intervals are over entities, for the classifiers as they were
-    trained: training them again would spread more.
+    classifier is trained there too. Intervals are over entities and take the classifiers as
+    fixed: training them again would widen the intervals.
     """
     readings, entity = inputs.readings, inputs.entity
     draws = Draws(seed=inputs.config.seed, resamples=min(inputs.config.resamples, RESAMPLES))
@@ -98,9 +98,9 @@ def gaps_of_state(
 
 
 def cross_fitted(x: np.ndarray, label: np.ndarray, fold: np.ndarray) -> np.ndarray:
-    """The score of label 1 that each row of a few columns x [row, column] gets from other folds.
+    """Cross-fitted scores of label 1 [row] from a few columns x [row, column].
 
-    One column needs only the side on which label 1 is, several a logistic model. NaN where the
+    A single column is only signed towards label 1; several get a logistic model. NaN where the
     other folds hold too few of a class.
     """
     if x.shape[1] > 1:
@@ -154,9 +154,9 @@ def _state_scores(inputs: PieceInputs, tasks: Sequence[_Task], layer: int) -> di
 
 
 def _few_columns(inputs: PieceInputs, task: _Task) -> dict[str, np.ndarray]:
-    """Predictor -> its columns [question, column]: all but the states.
+    """The columns [question, column] of each predictor but the states, by its name.
 
-    Unknown covariates are at the median of the known, so that they say nothing; all unknown: 0.
+    Unknown covariates are set to the median of the known ones; to 0 where none is known.
     """
     columns = inputs.covariates.columns
     columns = np.where(np.isnan(columns).all(axis=0), 0.0, columns)

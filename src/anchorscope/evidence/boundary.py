@@ -54,7 +54,7 @@ def boundary_table(inputs: PieceInputs, mode: Mode, subset: Subset) -> pd.DataFr
 
 
 def _measures(inputs: PieceInputs) -> dict[str, np.ndarray]:
-    """Each measure of the answered, then of the abstained, [question]; NaN where it has none."""
+    """Each measure by name, [question]: the answered, then the abstained; NaN where unknown."""
     answered = len(inputs.readings.ids)
     abstained = 0 if inputs.abstained is None else len(inputs.abstained.ids)
     unknown = np.full(abstained, np.nan)
@@ -68,7 +68,7 @@ def _measures(inputs: PieceInputs) -> dict[str, np.ndarray]:
 def _compared(
     values: np.ndarray, is_q: np.ndarray, entity: np.ndarray, *, share: bool, draws: Draws
 ) -> list[tuple]:
-    """Q, A and Q less A; `share`: values are 0 or 1."""
+    """Rows of Q, A and their difference; with `share`, values are 0 or 1."""
     from scipy.stats import fisher_exact, mannwhitneyu  # slow to import: for the processes here
 
     sides = [values[is_q], values[~is_q]]
@@ -99,9 +99,9 @@ def boundary_model_table(inputs: PieceInputs) -> pd.DataFrame:
 
     Terms: pathway (Q against A), signed clean logit and its size (margin), each the mean of the
     group's and the effect's probe (their difference is in the model, without rows), and the
-    covariates, popularity and length. Coefficients are per spread of the term. Where popularity is
-    unknown for some, a marker takes its place; a term without spread, or a model that the terms
-    separate, has NaN.
+    covariates, popularity and length. Coefficients are per standard deviation of the term. Where
+    popularity is unknown for some, a marker takes its place; a term without spread, or a model that
+    the terms separate, has NaN.
     """
     readings, covariates, rows = inputs.readings, inputs.covariates, []
     for mode in MODES:
@@ -129,7 +129,7 @@ def _wald(columns: Mapping[str, np.ndarray], right: np.ndarray) -> dict[str, tup
     """Coefficient, interval and p of each term, standardised; NaN where the model has none.
 
     A column with gaps gets a marker of them beside it, unless the answers in the gaps are all right
-    or all wrong: such a marker would separate them, and take every other term down with it.
+    or all wrong: such a marker would separate them, and every other term would be NaN.
     """
     terms: dict[str, tuple] = dict.fromkeys(columns, (np.nan,) * 4)
     design: dict[str, np.ndarray] = {}

@@ -25,7 +25,7 @@ _WORDS = ("True", "False")
 
 
 def read_p_true(shards: Shards, prompts: PromptMaker) -> None:
-    """P(True) of every answer that has a probe position: evidence/ptrue."""
+    """Store P(True) of every answer that has a probe position in evidence/ptrue."""
 
     def work(number: int, dataset: str, samples: list[Sample]) -> None:
         shares = p_true(shards, samples, style=prompts.style)
@@ -62,7 +62,7 @@ def p_true(shards: Shards, samples: Sequence[Sample], *, style: str) -> dict[str
 
 
 def true_or_false_prompt(sample: Sample) -> str:
-    """The question put to the model about its own answer."""
+    """The P(True) prompt: the model is asked whether its own answer is true."""
     return (
         f"{sample.question.text}\nProposed answer: {sample.answer.text}\n"
         "Is the proposed answer true? Answer True or False."
@@ -70,7 +70,7 @@ def true_or_false_prompt(sample: Sample) -> str:
 
 
 def _first_tokens(model: Model, word: str) -> list[int]:
-    """The tokens with which a model may begin to write a word, after a space or not."""
+    """The first tokens of a word, with or without a leading space, capitalised or not."""
     coded = (
         model.tokenizer(text, add_special_tokens=False)["input_ids"]
         for text in (word, f" {word}", word.lower(), f" {word.lower()}")

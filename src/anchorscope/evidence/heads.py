@@ -1,4 +1,4 @@
-"""Which heads carry the flow from E_Q: logits with one head knocked out, a block's, the top ones.
+"""Which heads carry the flow from E_Q: knock out single heads, whole blocks, and the top heads.
 
 The top heads of a question are ranked on the half of the questions it is not in: ranked on
 itself, the best of many noisy heads would look like a strong one.
@@ -53,7 +53,7 @@ def one_by_one(blocks: Sequence[int], heads: int) -> list[HeadSet]:
 
 
 def top_sets(scores: pd.DataFrame, ids: Sequence[str], sizes: Sequence[int] = TOP) -> list[HeadSet]:
-    """The heads that take most from the predictions on the questions `ids`, together.
+    """The heads whose knockout lowers ΔP most on the questions `ids`, in sets of `sizes`.
 
     `scores` holds the logits of single heads, which are ranked by their mean ΔP. A size that would
     be all of the heads or more is left out.
@@ -75,10 +75,11 @@ def read_heads(
     where: Where = "pre",
     limit: int = 128,
 ) -> None:
-    """Logits under every set of heads: evidence/heads. `blocks` and `held_out` are by dataset.
+    """Store logits under every set of heads in evidence/heads.
 
-    `limit` questions of each dataset are read. Single heads are stored first, under
-    evidence/head-scores: the top heads are ranked over all shards of a dataset.
+    `blocks` and `held_out` are by dataset. `limit` questions of each dataset are read. Single heads
+    are stored first, under evidence/head-scores: the top heads are ranked over all shards of a
+    dataset.
     """
     chosen: dict[str, list[str]] = {}  # in the order that also halves them
     for name in blocks:
@@ -121,7 +122,7 @@ def sweep(
 ) -> pd.DataFrame:
     """A row for each sample and set of heads, with the held-out probe's logits.
 
-    `sets` are each sample's, by id. Only logits leave the device.
+    `sets` are the sets of heads of each sample, by id. Only logits leave the device.
     """
     records: list[tuple] = []
     budget = Budget.of(lease.model)
@@ -158,7 +159,7 @@ def by_other_half(scores: pd.DataFrame, ids: Sequence[str]) -> dict[str, list[He
 
 
 def choose_questions(ids: Sequence[str], *, limit: int, seed: int) -> list[str]:
-    """The first `limit` questions in an order that seed and ids alone decide."""
+    """Draw `limit` questions; only seed and ids decide which, and their order."""
     return sorted(ids, key=lambda id: (generator(seed, "heads", id).random(), id))[:limit]
 
 
@@ -171,7 +172,7 @@ def strongest_blocks(saliency: pd.DataFrame, layer: int) -> list[int]:
 
 
 def _read(shards: Shards, held_out: Mapping[str, HeldOut], config: Config) -> None:
-    read_saliency(shards, held_out)  # it says which blocks to look into
+    read_saliency(shards, held_out)  # it shows which blocks to test
     blocks = {
         name: strongest_blocks(shards.rows("saliency", name), probe.layer)
         for name, probe in held_out.items()

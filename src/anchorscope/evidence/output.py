@@ -1,7 +1,7 @@
 """output.csv: the change of the answer's own probability under every pass.
 
-It tells the model from its probe: where the knockout flips the probe and leaves the probability of
-the answer alone, the change is in the probe's belief only.
+It separates the model from its probe: where the knockout flips the probe and leaves the
+probability of the answer alone, the change is in the probe's belief only.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ OTHER, SELF = "patch-other", "patch-self"  # the controls
 
 @dataclass(frozen=True)
 class Donor:
-    """The sample whose tokens one sample gets; "" where the dataset holds no other."""
+    """The donor whose tokens replace a sample's; `donor` is "" where the dataset holds none."""
 
     id: str
     kind: Kind
@@ -65,7 +65,7 @@ def subject_text(sample: Sample) -> str:
 
 
 def choose_donors(samples: Sequence[Sample], *, seed: int) -> list[Donor]:
-    """A matched and a random donor for every usable sample of one dataset, and the control's.
+    """Choose a matched, a random and a control donor for every usable sample of a dataset.
 
     `matched`: of the same relation where that is known and another sample has it, with as many
     spans where another has, then the nearest in log popularity and number of exact question
@@ -95,7 +95,7 @@ def choose_donors(samples: Sequence[Sample], *, seed: int) -> list[Donor]:
         return np.abs(values[others] - values[own]) / (spread or 1.0)
 
     def nearest(own: int, others: np.ndarray) -> np.ndarray:
-        """The best matches among others, all that are equally near."""
+        """The nearest of `others`, with all that are equally near."""
         for alike in ((relation == relation[own]) & (relation != ""), spans == spans[own]):
             others = others[alike[others]] if alike[others].any() else others
         if not len(others):
@@ -127,7 +127,7 @@ def choose_donors(samples: Sequence[Sample], *, seed: int) -> list[Donor]:
 
 
 def _accepted_answers(sample: Sample) -> set[str]:
-    """The accepted answers of a sample's question as the judge spells them."""
+    """The accepted answers of a sample's question, normalised as by the judge."""
     spelt = (" ".join(word.text for word in words(alias)) for alias in sample.question.answers)
     return {answer for answer in spelt if answer}
 
@@ -148,7 +148,7 @@ def patches(
     donors: Sequence[Donor],
     pool: Mapping[str, Sample],
 ) -> tuple[dict[str, Sequences], pd.DataFrame]:
-    """Token ids by patch and sample, and the donors with what they did to the length.
+    """Patched token ids by patch and sample, and a table of their donors.
 
     `pool` holds every donor by id. A sample without a donor, or without a token that the control
     could replace, has no sequence.
@@ -182,9 +182,9 @@ def written(sample: Sample) -> tuple[int, ...]:
 def patched_prompt(prompts: PromptMaker, sample: Sample, donor: Sample) -> tuple[int, ...]:
     """The prompt of a sample's question with the donor's subject in it.
 
-    Span by span in their order where both have as many; else only the longest span changes, and
-    a second subject stays. The property stays as it is: a question about another property would
-    have no room for the sample's own answer.
+    Spans are replaced in order where both have as many; else only the longest span changes, and
+    a second subject stays. The property stays as it is: the sample's own answer would not fit a
+    question about another property.
     """
     places, subjects = [subject_span(sample)], [subject_text(donor)]
     if _whole(sample, donor):
@@ -213,7 +213,7 @@ def _self(prompts: PromptMaker, sample: Sample) -> tuple[int, ...]:
 
 
 def other_tokens(sample: Sample, donor: Sample, *, seed: int) -> tuple[int, ...] | None:
-    """The prompt with as many question tokens outside E_Q as E_Q has taken from the donor's.
+    """Replace question tokens outside E_Q, as many as E_Q has, with tokens of the donor.
 
     Places and tokens are drawn by seed and id. A place gets a token unlike its own where the
     donor has one. Fewer are replaced where fewer are outside E_Q, never the first of the
@@ -237,7 +237,7 @@ def _outside(sample: Sample) -> list[int]:
 
 
 def read_patched(shards: Shards, prompts: PromptMaker) -> None:
-    """Store the states of patched samples, `patch-*`, and their donors, evidence/donors."""
+    """Store the states of patched samples (`patch-*`) and their donors (evidence/donors)."""
     budget = Budget.of(shards.lease.model)
     donors: dict[str, list[Donor]] = {}
 
@@ -294,7 +294,7 @@ def patching_gap_table(inputs: PieceInputs) -> pd.DataFrame:
 
     Each sample's flip under the control (`less`: other tokens, or its own) is taken from its flip
     under the patch first: the two are of one sample, so they are compared as a pair. Entities are
-    drawn.
+    drawn for the intervals.
     """
     rows, entity = [], inputs.entity
     for mode in MODES:
@@ -315,7 +315,7 @@ def patching_gap_table(inputs: PieceInputs) -> pd.DataFrame:
 def _paired_gap(
     patch: np.ndarray, control: np.ndarray, is_q: np.ndarray, entity: np.ndarray, draws: Draws
 ) -> Estimate:
-    """Flips beyond the control's, Q less A.
+    """The difference between Q and A in flips beyond the control's, with its interval.
 
     Where no sample differs from the others of its group, a bootstrap has no spread: the interval
     is then that of four separate shares, which is wider than it need be.

@@ -1,4 +1,4 @@
-"""A piece of evidence: the passes it adds, what it reads from the model, its tables, its groups.
+"""The interface of a piece of evidence: its passes, what it reads from the model, its tables.
 
 A piece is a module of this folder with a value `PIECE`, found by the name that `--evidence` has
 for it. The names, and the columns of the tables, are in `run_folder.table_columns`.
@@ -41,7 +41,7 @@ GROUPS = ("Q", "A", "all")
 
 @dataclass(frozen=True, kw_only=True)
 class PromptMaker:
-    """How a run prompted its questions, for a piece that must prompt one the same way."""
+    """Make a prompt for a question in the same way as the run did."""
 
     model: Model
     style: str

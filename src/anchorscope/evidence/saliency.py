@@ -57,10 +57,10 @@ def saliency(
     `wrong` is the true z of each question. Loss `probe`: cross-entropy of the held-out probe at
     its layer against z; blocks above that layer cannot move it and get 0. Loss `lm`: mean negative
     log-probability, from E_A's first token on, of the token that follows each one up to the probe
-    position; after the probe position it is the one the model itself holds likeliest. Source
+    position; after the probe position, of the model's own likeliest token. Source
     `exact`: edges from E_Q; `question`: from all tokens of the question.
     """
-    # The answer's tokens, all of whose states are asked for, on the clean trunk.
+    # All of the answer's tokens, on the clean trunk.
     rows = [unchanged_row(mark, n, before=0) for n, mark in enumerate(marks)]
     out = np.full((len(marks), len(LOSSES), len(SOURCES), lease.model.blocks), np.nan)
 
@@ -133,7 +133,7 @@ def _salient(loss: Tensor, attention: Sequence[Tensor], edges: Tensor, *, more: 
 def _answer_targets(
     marks: Sequence[TokenPositions], device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The packed tokens from E_A's first on, whose row each is, and what follows it (-1: open)."""
+    """The packed tokens from the first of E_A on, their rows, and the next tokens (-1: none)."""
     at, row, target, before = [], [], [], 0
     for number, mark in enumerate(marks):
         places = range(mark.exact_answer[0], len(mark.ids))
@@ -170,7 +170,7 @@ def _frozen(lm: nn.Module) -> Iterator[None]:
 def read_saliency(
     shards: Shards, held_out: Mapping[str, HeldOut], config: Config | None = None
 ) -> None:
-    """Saliency by loss, source and block: evidence/saliency. `held_out` is by dataset."""
+    """Store saliency by loss, source and block in evidence/saliency; `held_out` is by dataset."""
     lease = shards.lease
 
     def work(number: int, dataset: str, samples: list[Sample]) -> None:
@@ -193,7 +193,7 @@ def read_saliency(
 
 
 def _long(samples: Sequence[Sample], salience: np.ndarray) -> pd.DataFrame:
-    """Saliency [question, loss, source, block] as one row a number."""
+    """Saliency [question, loss, source, block] as a long table, one row per value."""
     levels = ([s.id for s in samples], LOSSES, SOURCES, range(1, salience.shape[-1] + 1))
     index = pd.MultiIndex.from_product(levels, names=("id", "loss", "source", "layer"))
     rows = pd.DataFrame({"saliency": salience.ravel()}, index=index).reset_index()
@@ -202,7 +202,7 @@ def _long(samples: Sequence[Sample], salience: np.ndarray) -> pd.DataFrame:
 
 
 def saliency_table(inputs: PieceInputs) -> pd.DataFrame:
-    """One row per loss, source, subset and layer; without a layer: summed over them.
+    """One row per loss, source, subset and layer; rows without a layer sum over all layers.
 
     Made from the rows of evidence/saliency of questions with a class. All numbers are of log10 of
     the saliency, as its density is drawn: `mean` with its interval, the dip test's p and BIC of
@@ -229,7 +229,7 @@ def saliency_table(inputs: PieceInputs) -> pd.DataFrame:
 
 
 def _by_layer(part: pd.DataFrame) -> Iterator[tuple[int | str, pd.Series]]:
-    """Saliency by question: summed over the layers, then of each."""
+    """Yield saliency by question: summed over the layers, then of each layer."""
     yield "", cast(pd.Series, part.groupby("id", sort=False)["saliency"].sum(min_count=1))
     for layer, at in part.groupby("layer"):
         yield int(float(str(layer))), cast(pd.Series, at.set_index("id")["saliency"])

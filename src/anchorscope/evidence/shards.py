@@ -1,6 +1,6 @@
-"""A run's shards, as evidence goes through them with the model and the held-out probe.
+"""Go through a run's shards to store evidence, with the model and the held-out probe.
 
-What is on disk is not done again.
+Shards whose files are on disk are skipped.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Result = TypeVar("Result")
 
 
 def evidence_name(piece: str, number: int) -> str:
-    """The name of a shard's table in the run folder."""
+    """The name of a shard's evidence table in the run folder."""
     return f"evidence/{piece}/{number:05d}.parquet"
 
 
 def stored_rows(store: Store, piece: str, dataset: str, numbers: Iterable[int]) -> pd.DataFrame:
-    """The rows of evidence/<piece> of one dataset in these shards; an error without one."""
+    """The rows of evidence/<piece> of one dataset in these shards, which must all be stored."""
     files = [store.file(evidence_name(piece, number)) for number in numbers]
     rows = pd.concat([pd.read_parquet(file) for file in files])
     return cast(pd.DataFrame, rows.loc[rows["dataset"] == dataset]).reset_index(drop=True)
@@ -58,11 +58,11 @@ class Shards:
     _prefix: dict[str, Prefix] = field(default_factory=dict, repr=False)
 
     def of_dataset(self, name: str) -> list[Sample]:
-        """Read all samples of a dataset from its shards."""
+        """All samples of a dataset, over its shards."""
         return [s for shard in self.samples for s in shard if s.question.dataset == name]
 
     def prefix(self, dataset: str) -> Prefix:
-        """The tokens in front of every question of a dataset; one dataset's is kept at a time."""
+        """The shared prefix of a dataset's prompts; only the latest dataset's is kept."""
         if dataset not in self._prefix:
             prefix = prefix_of(self.lease, self.of_dataset(dataset))
             self._prefix.clear()
@@ -75,7 +75,7 @@ class Shards:
         files: Callable[[int], Sequence[str]],
         work: Callable[[int, str, list[Sample]], None],
     ) -> None:
-        """Do `work` with number, dataset and samples of each shard that lacks one of its files.
+        """Call `work` with number, dataset and samples of each shard that lacks one of its files.
 
         Samples without a state under the clean pass are left out, as everywhere.
         """
@@ -91,19 +91,19 @@ class Shards:
             self.progress.advance(len(shard))
 
     def save_states(self, name: str, number: int, states: Mapping[str, np.ndarray]) -> None:
-        """Stores states [layer, width] by id under an intervention's name."""
+        """Store states [layer, width] by id under an intervention's name."""
         model = self.lease.model
         shape = (0, model.blocks, model.parts.width)
         stacked = np.stack(list(states.values())) if states else np.empty(shape, np.float32)
         save_states(self.store, shard_name(name, number), list(states), stacked)
 
     def rows(self, piece: str, dataset: str) -> pd.DataFrame:
-        """What a piece stored of a dataset, over all shards."""
+        """The rows that a piece stored of a dataset, over all shards."""
         own = [n for n, shard in enumerate(self.samples) if shard[0].question.dataset == dataset]
         return stored_rows(self.store, piece, dataset, own)
 
     def save_table(self, piece: str, number: int, table: pd.DataFrame) -> None:
-        """Stores a shard's table under evidence/."""
+        """Store a shard's table under evidence/."""
         self.store.write(evidence_name(piece, number), table.to_parquet)
 
 
@@ -114,7 +114,7 @@ def readable(samples: Sequence[Sample], held_out: HeldOut | None) -> list[Sample
 
 
 def prefix_of(lease: Lease, samples: Sequence[Sample]) -> Prefix:
-    """The tokens in front of all these samples' questions, read once."""
+    """Compute the shared prefix of these samples' prompts, which ends before the question."""
     stop = min(sample.question_tokens[0] for sample in samples)
     return read_prefix(lease, shared_prefix([sample.prompt_ids for sample in samples], stop=stop))
 
@@ -128,7 +128,7 @@ def over_prompts(
     budget: Budget,
     head: bool = False,
 ) -> Iterator[tuple[list[str], Result]]:
-    """The ids of a batch of prompts, and what `work` makes of their trunk."""
+    """Yield batches of prompt ids with the result of `work` on their trunk."""
     rows = prefix.rows_within(
         budget.trunk,
         room=max(map(len, prompts.values()), default=0) - len(prefix),
@@ -171,9 +171,9 @@ def trunks(
 def _by_prefix(
     prefix: Prefix, sequences: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[Prefix, list[str]]]:
-    """The ids of the sequences that share as much of the prefix, and that much of it.
+    """Group sequences by how much of the prefix they share: that part of it, and their ids.
 
-    A patched question can begin with another token than any of the run's, and one that swallows
+    A patched question can begin with another token than any of the run's, and a token that includes
     the space before it changes the prefix's own last token.
     """
     by_length: dict[int, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What a run folder holds of a dataset, as the tables of evidence take it."""
+"""Load a dataset's inputs of the evidence tables from a run folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from anchorscope.stats.intervals import Draws
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """The samples of one dataset, and those of them that probes learn from."""
+    """The samples of one dataset, and the labelled answers that probes learn from."""
 
     samples: Sequence[Sample]
     answers: Labelled
@@ -38,7 +38,7 @@ class Dataset:
 def stored_inputs(
     store: Store, config: Config, dataset: Dataset, readings: Readings, *, model: str
 ) -> PieceInputs:
-    """What pieces of evidence see of a dataset."""
+    """Load the inputs of the evidence tables of one dataset."""
     pieces, answers = pieces_of(config), dataset.answers
     bank = StateBank(store.path, list(answers.ids))
     states = sorted({name for piece in pieces for name in piece.loads if name in bank.names})
@@ -63,7 +63,7 @@ def stored_inputs(
 
 
 def _read_abstained(store: Store, dataset: Dataset) -> Readings | None:
-    """What the probes say of the answers that are neither right nor wrong."""
+    """The probes' readings of abstentions; None where there are none."""
     own = [s for s in dataset.samples if s.verdict == "abstain"]
     own = [s for s in own if s.exact_answer and s.exact_question]
     ids = [s.id for s in own]
@@ -82,7 +82,7 @@ def stored_output_tables(
 ) -> Tables:
     """Tabulate the model's own output under every pass, by strict mode's pathways.
 
-    Nothing where the run has no outputs: states that were extracted elsewhere come without them.
+    Empty where the run has no outputs: states that were extracted elsewhere come without them.
     """
     passes = [cut.name for cut in passes_of(config) if cut.has_output]
     outputs = load_outputs(store, dataset.samples, passes, shards=dataset.shards)

@@ -1,4 +1,4 @@
-"""windows.csv: the knockout in all blocks up to a layer, in a few, and in one alone."""
+"""windows.csv: effects of the knockout in all blocks up to a layer, in a window, and in one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One reading a side: calibrated logits averaged over a band of layers fixed on clean states.
+"""Average calibrated logits over a band of layers that is chosen on clean states.
 
 Every side (probe a, probe b) reads a sample by the mean of its logits over all layers whose clean
-probe is within one standard error of the best one, so that no finding hangs on 0.001 of AUROC. No
-knocked-out state is looked at, so that no gap can have been picked for its width.
+probe is within one standard error of the best one, so that no finding depends on 0.001 of AUROC.
+Knocked-out states are not used, so that no band can be picked for its gap.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Band:
 
     @property
     def reliability(self) -> float:
-        """How much of a belief's variance is the belief's own, not the probes' error.
+        """The share of the beliefs' variance that is not the probes' error.
 
         The sides share no training question, so their errors are independent, and their
         correlation is the reliability of one of them; that of their mean is higher
@@ -95,7 +95,7 @@ class Band:
         return np.logical_and.reduce(finite)
 
     def take(self, rows: np.ndarray) -> Band:
-        """The same of some samples."""
+        """The band of some samples."""
         return replace(
             self,
             logits={name: logits[:, rows] for name, logits in self.logits.items()},
@@ -105,7 +105,7 @@ class Band:
         )
 
     def law(self, before: np.ndarray, after: np.ndarray, *, law: Law = "line") -> Fit:
-        """What `after` [question] follows from `before`, within each fold and ŷ."""
+        """Fit the one law of `after` on `before` [question], within each fold and ŷ."""
         predictors = Predictors(
             fold=self.fold, predicted=self.wrong.astype(np.float64), belief=self.belief
         )
@@ -113,12 +113,12 @@ class Band:
 
 
 def clean_aurocs(readings: Readings) -> np.ndarray:
-    """How well the clean paper probe tells wrong from right, [layer]."""
+    """AUROC of the clean paper probe, [layer]."""
     return np.array([auroc(readings.z, logit) for logit in readings.of("paper").T])
 
 
 def best_layer(readings: Readings) -> int:
-    """The layer (from 1) whose clean paper probe tells wrong from right best."""
+    """The layer (from 1) whose clean paper probe has the highest AUROC."""
     return int(np.argmax(clean_aurocs(readings))) + 1
 
 

@@ -51,7 +51,7 @@ class DatasetInputs:
 
     @cached_property
     def layer(self) -> int:
-        """The layer k, from 1, whose clean probe reads best."""
+        """The layer k, from 1, whose clean probe has the highest AUROC."""
         return best_layer(self.readings)
 
     @cached_property
@@ -91,7 +91,7 @@ def in_turn(_: str, parts: Sequence[Callable[[], Any]]) -> list[Any]:
 def whole_finding(
     inputs: DatasetInputs, spread: Spread = in_turn, *, worlds: int | None = None
 ) -> Finding:
-    """The finding of a dataset.
+    """The finding of a dataset, over all sets of folds.
 
     `worlds` are planted for each share. None plants only as many as decide the finding: its power
     is then no estimate.
@@ -132,7 +132,7 @@ def whole_finding(
 
 
 def _sets_of_folds(inputs: DatasetInputs, spread: Spread) -> list[FoldBand]:
-    """The band's readings by every set of folds that leaves its probes enough of both classes."""
+    """The band's readings by each set of folds whose probes have enough of both classes."""
     config, answers, band = inputs.config, inputs.answers, inputs.band
     own = inputs.readings
     read = partial(read_fold_layer, answers, inputs.bank, config, passes=tuple(own.logits), own=own)
@@ -158,7 +158,7 @@ def _layer_row(inputs: DatasetInputs, layer: int) -> Row:
 
 
 def _mode_tables(inputs: DatasetInputs, mode: Mode) -> Tables:
-    """The group of every sample by layer, ΔP of the groups, and that of the neutral control's."""
+    """The tables of a mode: each sample's group by layer, ΔP of the groups, and the control's."""
     config, readings = inputs.config, inputs.readings
 
     def grouped(readings: Readings) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -178,7 +178,7 @@ def _mode_tables(inputs: DatasetInputs, mode: Mode) -> Tables:
     rows, layers = grouped(readings)
     tables: Tables = {"pathways": rows, "layers": layers}
     if NEUTRAL.name in readings.logits:
-        # Grouped by the control's own flips, so that its curves may be laid beside the knockout's.
+        # Grouped by the control's own flips, so that its curves compare with the knockout's.
         logits = {
             CLEAN.name: readings.logits[CLEAN.name],
             KNOCKOUT.name: readings.logits[NEUTRAL.name],
@@ -189,7 +189,7 @@ def _mode_tables(inputs: DatasetInputs, mode: Mode) -> Tables:
 
 
 def _plain_tables(inputs: DatasetInputs) -> Tables:
-    """How well the probes read each layer, and every control's flips and ΔP."""
+    """The tables of the probes' AUROC by layer, and of every control's flips and ΔP."""
     names = {"model": inputs.model, "dataset": inputs.answers.dataset}
     draws = inputs.draws
     return {

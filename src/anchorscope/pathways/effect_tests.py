@@ -1,10 +1,10 @@
-"""E1 to E3: how far the knockout moves the probes, by which words, and whether that comes back.
+"""Tests E1 to E3: the knockout's effect, its share of the question's, and its repeatability.
 
 E1 and E2 compare the knockout with the neutral control and with the whole question. E3 asks whether
-what the one law leaves over is a sample's own. Two probes agree on a coin toss, because both read
-the same state. So agreement counts beyond what two probes agree on under a displacement of the same
-length in a random direction, and it must come back in a retest: the same question and answer read
-again behind other worked examples.
+the residuals of the one law are a sample's own. Two probes agree even on a random outcome, because
+both read the same state. So agreement counts beyond what two probes agree on under a displacement
+of the same length in a random direction, and it must repeat in a retest: the same question and
+answer read again after other worked examples.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _MOST = 1 - 1e-9  # correlations beyond this have no finite Fisher z
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """What a pass does less what the neutral control does, both signed towards ŷ."""
+    """The effect of a pass less that of the neutral control, both signed towards ŷ."""
 
     points: Estimate = NOTHING  # ΔP
     logit: Estimate = NOTHING
     logit_right: Estimate = NOTHING  # among the samples predicted right
     logit_wrong: Estimate = NOTHING
     flips: Estimate = NOTHING  # share of predictions that change
-    p: float = np.nan  # of no loss within either ŷ and no more flips, corrected for the three looks
+    p: float = np.nan  # of no loss within either ŷ and no more flips, corrected for the three tests
 
     @property
     def shown(self) -> bool:
@@ -54,14 +54,14 @@ class Effect:
 
     @property
     def takes_belief(self) -> bool:
-        """Whether either predicted class loses belief: what jolts alone flips, and takes none."""
+        """Whether either predicted class loses belief: noise alone flips, but takes no belief."""
         return bool(self.logit_right.high < 0 or self.logit_wrong.high < 0)
 
 
 def effect(band: Band, intervention: str, draws: Draws, *, unit: Delta = "points") -> Effect:
     """The effect of a pass minus that of the neutral control, where there is one.
 
-    The control's own is what it does to the clean reading.
+    The control's own effect is its change of the clean reading.
     """
     if not band.has(intervention):
         return Effect()
@@ -109,7 +109,7 @@ def _above_zero(mean: Estimate) -> float:
 
 
 def share_of_question(band: Band, intervention: str, draws: Draws) -> Estimate:
-    """The share of the whole question's effect on the logits that a pass has by itself."""
+    """The effect of a pass on the logits, as a share of the whole question's effect."""
     if not band.has(intervention, "question"):
         return NOTHING
     control = "neutral" if band.has("neutral") else "clean"
@@ -118,7 +118,7 @@ def share_of_question(band: Band, intervention: str, draws: Draws) -> Estimate:
     parts = band.towards[:, None] * np.column_stack(moved)
     drawn = drawn_sums(parts, seed=draws.seed, resamples=draws.resamples, entity=band.entity)
     part, whole = parts.sum(axis=0)
-    if not (whole < 0 and (drawn[:, 1] < 0).mean() >= _SURE):  # a share of nothing says nothing
+    if not (whole < 0 and (drawn[:, 1] < 0).mean() >= _SURE):  # a share of no effect has no meaning
         return Estimate(np.nan, np.nan, np.nan, band.n)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.where(drawn[:, 1] < 0, drawn[:, 0] / drawn[:, 1], np.nan)
@@ -143,13 +143,13 @@ class Agreement:
 
 
 def between_sides(band: Band, draws: Draws) -> Agreement:
-    """How far sides a and b agree on what is left, beyond a displacement in a random direction."""
+    """Correlation of the residuals of sides a and b, beyond that of random displacements."""
     a, b = (residual(band, band.side(p), band.side(p, "knockout")) for p in SIDES)
     return _agreement(a, b, band.overlap if np.isfinite(band.overlap) else 0.0, band, draws)
 
 
 def under_retest(band: Band, draws: Draws) -> Agreement:
-    """How far what is left comes back behind other worked examples."""
+    """Correlation of the residuals with those of a retest after other worked examples."""
     again = retest_rows(band)
     if again is None:
         return Agreement()
@@ -168,7 +168,7 @@ def retest_rows(band: Band) -> np.ndarray | None:
 
 
 def residual(band: Band, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """What one law with a bend leaves of `after` [question], in units of its own noise, cut."""
+    """Residuals of `after` under the curved law, in units of its noise, clipped, [question]."""
     fit = band.law(before, after, law="curve")
     return np.clip(fit.residual / np.where(fit.noise > 0, fit.noise, 1.0), -_FAR, _FAR)
 

@@ -1,4 +1,4 @@
-"""What an intervention does to a probe's prediction: ΔP, flips, pathways, and their tables.
+"""Effects of an intervention on a probe's prediction: ΔP, flips, pathways, and their tables.
 
 The columns of the tables, in their order, are a contract with every reader.
 """
@@ -34,14 +34,14 @@ def prediction(clean_logit: np.ndarray) -> np.ndarray:
 
 
 def flips(clean_logit: np.ndarray, other_logit: np.ndarray) -> np.ndarray:
-    """1.0 where the intervention changes the prediction, 0.0 where not, NaN where unknown."""
+    """Whether an intervention flips the prediction: 1.0 or 0.0, NaN where unknown."""
     return np.abs(prediction(clean_logit) - prediction(other_logit))
 
 
 def delta_p(
     clean_logit: np.ndarray, other_logit: np.ndarray, *, delta: Delta = "points"
 ) -> np.ndarray:
-    """The change of the originally predicted class ŷ, in the shape of the logits.
+    """ΔP: the change in the probability of the clean prediction ŷ, in the shape of the logits.
 
     "points": 100 · (P'(ŷ) − P(ŷ)); "relative": the same divided by P(ŷ); "logit": the change of
     the logit, signed towards ŷ. Negative: the intervention took support away.
@@ -65,7 +65,7 @@ def _expit_difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 class Roles(NamedTuple):
-    """Which probe gives the group, and which the effect."""
+    """The probes of a mode that give the group and the effect."""
 
     group: str
     effect: str
@@ -77,8 +77,9 @@ ROLES: dict[Mode, Roles] = {"paper": Roles("paper", "paper"), "strict": Roles("a
 
 
 def pathways(readings: Readings, *, probe: str) -> np.ndarray:
-    """The pathway one probe gives each sample, [question, layer]: "Q" where the knockout flips
-    its prediction, "A" where not, None where there is no knocked-out state.
+    """The pathway of each sample by one probe, [question, layer].
+
+    "Q" where the knockout flips the prediction, "A" where not, None without a knocked-out state.
     """
     flipped = flips(readings.of(probe), readings.of(probe, "knockout"))
     named = np.where(flipped == 1, "Q", "A").astype(object)
@@ -87,7 +88,7 @@ def pathways(readings: Readings, *, probe: str) -> np.ndarray:
 
 
 def regroup(named: np.ndarray, grouping: str) -> np.ndarray:
-    """Pathways [question, layer] under another grouping than each layer's own.
+    """Regroup pathways [question, layer]: per layer, by one fixed layer, or by majority.
 
     `fixed:k` gives every layer the groups of layer k; `majority` makes a sample Q where it is Q
     in more than half of the layers.
@@ -105,7 +106,7 @@ def regroup(named: np.ndarray, grouping: str) -> np.ndarray:
 
 
 def check_grouping(grouping: str, layers: int) -> int | None:
-    """The layer k of `fixed:k`, None for the other groupings; an error for what is neither."""
+    """The layer k of `fixed:k`, None for other groupings; a UserError for unknown ones."""
     if grouping in ("per-layer", "majority"):
         return None
     name, _, number = grouping.partition(":")
@@ -187,7 +188,7 @@ def layers_table(
 def probes_table(
     readings: Readings, *, model: str, dataset: str, seed: int = 0, resamples: int = 1000
 ) -> pd.DataFrame:
-    """One row per layer: how well the paper probe tells wrong from right where it never looked.
+    """One row per layer: AUROC and accuracy of the paper probe on held-out questions.
 
     All folds are scored together, as a detector would meet them. `n_train` is the smallest
     training part of any fold, `n_test` the questions scored.

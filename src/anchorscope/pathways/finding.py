@@ -1,6 +1,6 @@
-"""The finding of a dataset: five questions, each with its number and its test, then one word.
+"""The finding of a dataset: five questions, each with a number and a test, then a conclusion.
 
-All five answers are always there and none hides another (METHOD's E1 to E5). Every set of folds is
+All five answers are always reported (docs/method.md, E1 to E5). Every set of folds is
 examined on its own; p-values are combined by twice their median, which is valid whatever the sets
 share, and intervals are widened by how much the sets differ.
 """
@@ -76,7 +76,7 @@ class Finding:
 
 
 def examine(band: Band, draws: Draws, *, unit: Delta = "points") -> Examined:
-    """The five questions asked of one set of folds; `unit` is that of ΔP."""
+    """Answer the five questions for one set of folds; `unit` is that of ΔP."""
     looks = look_for_groups(band, draws)
     for key, look in looks.items():
         if look.p_dip <= ALPHA:
@@ -99,7 +99,7 @@ def examine(band: Band, draws: Draws, *, unit: Delta = "points") -> Examined:
 
 
 def find(examined: Sequence[Examined], power: Mapping[str, float]) -> Finding:
-    """The finding from all sets of folds, and from the chance of seeing what was planted."""
+    """Conclude a finding from all sets of folds and from the power to see planted losses."""
     whole = combine(examined)
     groups = [look for look in whole.looks.values() if look.explained is not None]
     name, by, why = _conclude(whole, groups, power)
@@ -117,9 +117,9 @@ def find(examined: Sequence[Examined], power: Mapping[str, float]) -> Finding:
 
 
 def shows_two_pathways(bands: Sequence[Band], draws: Draws) -> bool:
-    """Whether the whole rule ends in `two-pathways`, from the readings of all sets of folds.
+    """Whether the whole rule finds `two-pathways` in the readings of all sets of folds.
 
-    The same as `find`, four to six times as fast: it asks no more than decides.
+    The same as `find`, four to six times as fast: it computes only what decides.
     """
     looks = [look_for_groups(band, draws) for band in bands]
     for key in looks[0] if bands[0].n >= FEWEST else ():
@@ -141,7 +141,7 @@ def shows_two_pathways(bands: Sequence[Band], draws: Draws) -> bool:
 
 
 def combine(examined: Sequence[Examined]) -> Examined:
-    """One examination over all sets of folds."""
+    """Combine the examinations of all sets of folds into one."""
     first = examined[0]
     return replace(
         first,
@@ -155,7 +155,7 @@ def combine(examined: Sequence[Examined]) -> Examined:
 
 
 def _look(looks: Sequence[HumpTest]) -> HumpTest:
-    """One look over all sets; where most of them saw no groups, it has none."""
+    """Combine one hump test over all sets of folds; no groups where most sets have none."""
     detailed = [look for look in looks if np.isfinite(look.bic)]
     p: dict[str, Any] = {
         name: together([getattr(look, name) for look in looks]) for name in ("p_dip", "p_uniform")
@@ -173,8 +173,10 @@ def _look(looks: Sequence[HumpTest]) -> HumpTest:
 def _over_sets(
     found: Sequence[Measured], middle: Callable[[list[float]], Any] = np.mean
 ) -> Measured:
-    """One measurement over sets of folds, field by field: p-values together, estimates pooled,
-    other numbers by `middle`; what is neither comes from the first set.
+    """Combine one measurement over sets of folds, field by field.
+
+    p-values by `together`, estimates by `pooled`, other numbers by `middle`; any other field is
+    that of the first set.
     """
 
     def field(name: str) -> Any:
@@ -218,7 +220,7 @@ def pooled(estimates: Sequence[Estimate]) -> Estimate:
 def _conclude(
     whole: Examined, groups: Sequence[HumpTest], power: Mapping[str, float]
 ) -> tuple[FindingName, str, str]:
-    """The finding, what explains its groups, and why, from the looks that show groups."""
+    """The finding, what explains its groups, and why, from the tests that show groups."""
     if whole.n < FEWEST:
         return "too-few", "", f"{whole.n} usable samples; below {FEWEST} no finding is made"
     cut, question = whole.effects["knockout"], whole.effects["question"]
@@ -272,7 +274,7 @@ _EXPLAINED = {
 
 
 def _where(shown: Sequence[HumpTest]) -> str:
-    """On which roads and among which predicted classes two groups are shown, in words."""
+    """Describe on which roads and in which predicted classes two groups are shown."""
     words = {"shifts": "two humps of shifts", "laws": "two laws, one that keeps the belief"}
     roads, classes = ({getattr(look, key) for look in shown} for key in ("road", "within"))
     parts = " and ".join(text for road, text in words.items() if road in roads)
@@ -299,7 +301,7 @@ _EXPLAINED_COLUMNS = {  # of findings.csv, and the field of `Explained` that eac
 
 
 def findings_table(finding: Finding, *, model: str, dataset: str, layer: int) -> pd.DataFrame:
-    """One row of findings.csv; `layer` is the band's layer whose clean probe reads best."""
+    """One row of findings.csv; `layer` is that with the highest clean AUROC."""
     whole, look, why = finding.examined, finding.best, finding.best.explained
     cut = whole.effects["knockout"]
     estimates = estimate_columns(

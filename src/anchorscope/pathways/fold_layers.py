@@ -1,7 +1,7 @@
-"""One layer of the band as the probes of a set of folds read it, and how far these can be trusted.
+"""Read a layer with the probes of a set of folds, and measure how training parts move the logits.
 
-Each part of the entities is left out in turn of what the probes learn from. They are not fitted
-again: one Newton step from the full fit tells how that moves every reading.
+Each part of the entities is left out of the training in turn. The probes are not fitted again: one
+Newton step from the full fit gives the change of every reading.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PARTS = 40  # of the entities
 
 
 class FoldLayer(NamedTuple):
-    """One layer of the band as the probes of a set of folds read it."""
+    """Readings of one layer by a set of folds' probes, and how training parts move them."""
 
     readings: Readings  # of this layer alone
     # Logits without a part of the questions less those with, [side, clean or cut, question, part].
@@ -54,7 +54,7 @@ def cross_fit_answers(
     *,
     fold: np.ndarray | None = None,
 ) -> tuple[Readings, ProbeSet]:
-    """Readings of a dataset's states [question, layer, width] by pass, and the probes.
+    """Cross-fit probes on a dataset's states [question, layer, width] by pass.
 
     `fold` [question] is the answers' own unless another one is given.
     """
@@ -81,7 +81,7 @@ def read_fold_layer(
     seed: int,
     own: Readings | None = None,
 ) -> FoldLayer | None:
-    """One layer by set `seed` of folds, under those `passes` a finding reads.
+    """Read one layer with set `seed` of folds, under those of `passes` that a finding needs.
 
     `own` are readings of all layers by the set 0, which is then not fitted again. None where
     another set leaves a probe too few answers of a class.
@@ -177,7 +177,7 @@ def layer_influence(
         columns = ((x[train] - middle) * scale).astype(np.float32)
         share = weight[train] / weight.sum()
         chance = expit(x[train] @ w + b)
-        # What the loss without a part pulls at the coefficients and at the intercept.
+        # Each part's own share of the gradient, of coefficients and of intercept.
         pull = (share * (chance - z[train]))[:, None] * member[train]
         right = columns.T @ pull + np.outer(w * spread, share @ member[train]) / C
         step, shift = _newton_step(columns, share * chance * (1 - chance), right, pull.sum(0), C)

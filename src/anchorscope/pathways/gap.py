@@ -1,8 +1,8 @@
 """The strict gap, and an interval that includes the probes' own uncertainty.
 
 The group comes from side a and the effect from side b. The printed gap is the mean over sets of
-folds and over the bands that draws of the entities choose: a gap that hangs on one choice between
-layers that read alike varies by more than any interval around it says. An interval that treats the
+folds and over the bands that draws of the entities choose: a gap that depends on one choice between
+layers of equal quality varies by more than its interval shows. An interval that treats the
 probes as fixed covers the gap of other questions in 87 %. So entities are drawn, in parts, for the
 samples, for what the probes learn from, and for the band, the same parts in all sets of folds.
 """
@@ -61,7 +61,7 @@ def drawn_parts(count: int, *, seed: int) -> np.ndarray:
 
 
 def redrawn_gaps(folds: FoldBand, times: np.ndarray, *, unit: Delta = "points") -> np.ndarray:
-    """The gap of the parts in each draw, and of probes that learnt from these, [draw]."""
+    """The gap in each draw of parts, by probes that learnt from the drawn parts, [draw]."""
     band, gaps = folds.band, []
     for drawn in times:
         a, b = (
@@ -101,10 +101,10 @@ def smoothed_variance(drawn: np.ndarray, times: np.ndarray) -> float:
     """The variance of the mean of bootstrap draws [draw], by the infinitesimal jackknife.
 
     `times` [draw, part] are how often each part is in a draw. A mean over draws varies less than a
-    draw (Efron, "Estimation and accuracy after model selection", 2014): by its covariances with the
-    parts. So few draws add noise to their squares. Half of it is taken off: intervals without all
-    of it held the mean gap of simulated worlds in 85 to 96 %, with all of it in 96 to 99 %, and
-    with half in 93 to 98 %.
+    draw; its variance is the sum of squared covariances with the parts (Efron, "Estimation and
+    accuracy after model selection", 2014). With few draws noise adds to these squares. Half of it
+    is subtracted: intervals without all of it held the mean gap of simulated worlds in 85 to 96 %,
+    with all of it in 96 to 99 %, and with half in 93 to 98 %.
     """
     away, counts = drawn - drawn.mean(), times - times.mean(axis=0)
     products = counts * away[:, None]  # [draw, part]

@@ -1,14 +1,14 @@
-"""E4 and E5: two groups or a degree, and what explains two groups.
+"""Tests E4 and E5: two groups or a continuum, and what explains two groups.
 
-Six looks: within each ŷ and both, on two roads. On the first road Q and A differ by how far they
+Six tests: within each ŷ and both, on two roads. On the first road Q and A differ by how far they
 move: the shifts have two humps. On the second they follow two laws: Q's belief falls to the prior,
 A's stays, so that the shifts in units of the margin have two humps, among the samples whose margin
 is large enough to tell. Either way two sides that share no training question must agree on who is
 in which hump, and the lower one must flip more.
 
 The shifts of one probe hold its own error too: it blurs two humps into one, and never makes two out
-of one. So a missing second hump in a weak probe proves little. What explains groups without the
-knockout are cells of samples that are alike in what is known of them (docs/method.md, E4 and E5).
+of one. So a missing second hump in a weak probe proves little. Groups are explained without the
+knockout by cells of samples with similar covariates (docs/method.md, E4 and E5).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Road = Literal["shifts", "laws"]
 ROADS: tuple[Road, ...] = get_args(Road)
 Within = Literal["right", "wrong", "both"]
 WITHIN: tuple[Within, ...] = get_args(Within)
-ALPHA_LOOK = ALPHA / (len(WITHIN) * len(ROADS))  # the six looks share the 5 %
+ALPHA_LOOK = ALPHA / (len(WITHIN) * len(ROADS))  # the six tests share the 5 %
 KAPPA = 0.4  # the least agreement on the groups, at the lower end of its interval
 FEWEST = 40  # samples below which humps are not looked for
 _HOPELESS = 0.3  # the uniform's p from which no smoothing was seen to reach ALPHA_LOOK
@@ -49,7 +49,7 @@ _SHRINK = 4.0  # samples that a cell's mean is shrunk by
 
 @dataclass(frozen=True, kw_only=True)
 class Explained:
-    """What accounts for the groups of one look."""
+    """What explains the groups of one hump test."""
 
     cells: float  # share of the groups' variance that cells of class, belief and kinds account for
     belief: float  # the same by class and belief alone
@@ -60,7 +60,7 @@ class Explained:
 
     @property
     def still_two(self) -> bool:
-        """Whether the groups are still there within the cells, and no rule of the belief."""
+        """Whether two groups remain within the cells, and no rule of the belief makes them."""
         return bool(
             self.cells < EXPLAINED
             and self.p_within <= ALPHA
@@ -70,17 +70,17 @@ class Explained:
 
     @property
     def belief_excluded(self) -> bool:
-        """Whether a rule of the belief would have been seen, and is not."""
+        """Whether a rule of the belief is excluded: it would have been seen, and is not."""
         return bool(self.rule_auroc >= SENSITIVE and self.belief_auroc < self._enough)
 
     @property
     def _enough(self) -> float:
-        """The AUROC from which the belief tells the groups."""
+        """The AUROC from which the belief counts as an explanation of the groups."""
         return 0.5 + TOLD * (self.rule_auroc - 0.5)
 
     @property
     def by(self) -> str:
-        """What explains the groups: belief, kinds or finder; "" where nothing is shown to."""
+        """What explains the groups: belief, kinds or finder; "" where none of them does."""
         if self.finder < FINDER:
             return "finder"
         if self.rule_auroc >= SENSITIVE and self.belief_auroc >= self._enough:
@@ -92,14 +92,14 @@ class Explained:
 
 @dataclass(frozen=True, kw_only=True)
 class HumpTest:
-    """What one set of samples shows on one road; NaN where it was not worth computing."""
+    """The test for two humps in one set of samples on one road; NaN where not computed."""
 
     within: Within
     road: Road
     rows: np.ndarray  # of all samples, bool
     unit: np.ndarray  # [question], of the shifts: 1, or the margin on "laws"
     shifts: np.ndarray  # [row], residuals towards ŷ in that unit, mean of both sides
-    lower: np.ndarray  # [row], who is in the lower hump, by both sides together
+    lower: np.ndarray  # [row], whether in the lower hump, by both sides together
     p_dip: float
     p_uniform: float
     bic: float = np.nan  # BIC of one component less that of two
@@ -125,7 +125,7 @@ class HumpTest:
 
 
 def look_for_groups(band: Band, draws: Draws) -> dict[tuple[Within, Road], HumpTest]:
-    """All six looks at the band's readings of one set of folds: whether there are two humps."""
+    """Run the six tests for two humps on the band's readings of one set of folds."""
     shifts, margin = _shifts(band, band.both(), band.both("knockout")), np.abs(band.belief)
     large = np.zeros(band.n, dtype=bool)
     for mine in (band.wrong, ~band.wrong):
@@ -159,7 +159,7 @@ def look_for_groups(band: Band, draws: Draws) -> dict[tuple[Within, Road], HumpT
 
 
 def _shifts(band: Band, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """What the one law leaves of knocked-out logits, turned towards ŷ, [question]."""
+    """Residuals of knocked-out logits under the one law, signed towards ŷ, [question]."""
     return band.towards * band.law(before, after).residual
 
 
@@ -186,7 +186,7 @@ def _dip(
 def _supported(alone: list[float]) -> bool:
     """Whether the predicted classes show two humps on their own too (Fisher's combination).
 
-    Two classes with one skewed hump each have two modes when they are put together.
+    Two classes with one skewed hump each have two modes when they are pooled.
     """
     tested = np.array([p for p in alone if np.isfinite(p)])
     if not len(tested):
@@ -195,7 +195,7 @@ def _supported(alone: list[float]) -> bool:
 
 
 def with_groups(look: HumpTest, band: Band, draws: Draws) -> HumpTest:
-    """Add to a look its two humps and how far independent probes agree on them."""
+    """Add to a hump test its two humps and the agreement of independent probes on them."""
 
     def humps(before: np.ndarray, after: np.ndarray) -> Humps:
         return two_humps((_shifts(band, before, after) / look.unit)[look.rows], seed=draws.seed)
@@ -230,7 +230,7 @@ def _retest_kappa(look: HumpTest, band: Band, draws: Draws) -> Estimate:
 
 
 def explain(look: HumpTest, band: Band, draws: Draws) -> Explained:
-    """What accounts for the groups of a look."""
+    """Measure what explains the groups of a hump test: cells, belief or finder."""
     own = band.take(look.rows)
     ratio = _likelihood_ratio(look.shifts, look.lower)
     known, belief = (
@@ -252,7 +252,7 @@ def explain(look: HumpTest, band: Band, draws: Draws) -> Explained:
 
 
 def cells(band: Band, shifts: np.ndarray, *, seed: int, kinds: bool = True) -> np.ndarray:
-    """The cell of each sample, [question] int: a tree's leaves over what is known of it."""
+    """The cell of each sample, [question] int: leaves of a regression tree on its covariates."""
     from sklearn.tree import DecisionTreeRegressor
 
     numbers, labels = {"belief": band.belief}, []
@@ -269,7 +269,7 @@ def cells(band: Band, shifts: np.ndarray, *, seed: int, kinds: bool = True) -> n
         labels = [np.unique(values.astype(str), return_inverse=True)[1] for values in texts]
     each = [*map(_ranges, numbers.values()), *labels]
     each = [values for values in each if values.max(initial=0) > 0]
-    # A tree asks one thing at a time, and never finds what only two things together tell.
+    # A tree splits on one variable at a time, and misses what only two together show.
     each += [one * (other.max() + 1) + other for one, other in combinations(each, 2)]
     means = [_held_out_mean(values, shifts, band.fold) for values in each]
     tree = DecisionTreeRegressor(
@@ -350,7 +350,7 @@ def _belief_auroc(lower: np.ndarray, band: Band) -> float:
 
 
 def _rule_auroc(look: HumpTest, band: Band, own: Band, *, seed: int) -> float:
-    """The AUROC that groups of middling margin would have, given how reliably beliefs are read.
+    """The AUROC that groups of medium margin would have, given the reliability of beliefs.
 
     The true belief is drawn given what the probes read of it. Groups that a rule of the true
     belief makes cannot be recognised in the readings better than this.

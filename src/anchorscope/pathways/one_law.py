@@ -1,7 +1,7 @@
-"""One law for all samples, and the gap between groups that such a law alone would give.
+"""The one-mechanism null: one law for all samples, and the gap that it alone would give.
 
-The law says which knocked-out logit to expect of a clean one: a line for each probe that reads
-(every fold's has a scale and an offset of its own) and each predicted class. Relation, kind of
+The law predicts the knocked-out logit from the clean one: a line for each held-out fold (each
+fold's probe has a scale and an offset of its own) and each predicted class. Relation, kind of
 answer and length may have a law of their own without being a pathway, so that each of these gets an
 intercept and a slope, shrunk towards none as a mixed model does. And the law may bend: a curve of
 the belief takes out what the clean belief alone decides.
@@ -10,7 +10,7 @@ The one-mechanism null says that every sample follows this law and noise. Its lo
 from the clean ones and grouped exactly as the mode groups. Strict mode's two probes read the *same
 states*, so that their noise goes together: as far as their residuals do under the neutral control,
 at the upper end of the interval. Without a control it is the correlation of the observed residuals,
-which takes the very thing in question for granted: the widest band, in favour of one mechanism.
+which assumes one mechanism: the widest band, in its favour.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UNITS: tuple[Delta, ...] = ("points", "logit")
 
 
 class Fit(NamedTuple):
-    """Expected knocked-out logits [question], what is left over, and the noise around them."""
+    """A fitted law: expected knocked-out logits [question], residuals, and their noise."""
 
     fitted: np.ndarray
     residual: np.ndarray
@@ -68,7 +68,7 @@ def factors_of(covariates: Covariates) -> tuple[np.ndarray, ...]:
 def one_law(
     clean: np.ndarray, other: np.ndarray, predictors: Predictors, *, law: Law = "curve"
 ) -> Fit:
-    """What is expected of the knocked-out logits, and what is left. Logits without NaN."""
+    """Fit one law of knocked-out logits on clean ones, [question] without NaN."""
     fitted, parameters = _lines(clean, other, predictors.fold, predictors.predicted)
     if law == "curve":
         if predictors.factors:
@@ -83,7 +83,7 @@ def one_law(
 
 
 def fit_line(clean: np.ndarray, knockout: np.ndarray, fold: np.ndarray) -> Fit:
-    """The least-squares line of each fold alone. Logits [question] without NaN."""
+    """Fit a least-squares line to each fold alone, on logits [question] without NaN."""
     same = np.zeros(len(clean))
     return one_law(clean, knockout, Predictors(fold=fold, predicted=same, belief=clean), law="line")
 
@@ -91,7 +91,7 @@ def fit_line(clean: np.ndarray, knockout: np.ndarray, fold: np.ndarray) -> Fit:
 def _lines(
     clean: np.ndarray, other: np.ndarray, fold: np.ndarray, predicted: np.ndarray
 ) -> tuple[np.ndarray, int]:
-    """Each fold's and class's own line, [question], and the number of their parameters."""
+    """Fit a line to each fold and class: fitted values [question], number of parameters."""
     class_number = np.unique(predicted, return_inverse=True)[1]
     numbers, fold_number = np.unique(fold, return_inverse=True)
     group = class_number * len(numbers) + fold_number
@@ -104,7 +104,7 @@ def _lines(
 
 
 def _grouped_lines(x: np.ndarray, y: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """The least-squares line through each group's points at these points, [question]."""
+    """Fitted values of the least-squares line through each group's points, [question]."""
     size = np.maximum(np.bincount(group), 1)
     middle, height = (np.bincount(group, values) / size for values in (x, y))
     apart = x - middle[group]
@@ -115,7 +115,7 @@ def _grouped_lines(x: np.ndarray, y: np.ndarray, group: np.ndarray) -> np.ndarra
 
 
 def _kind_effects(residual: np.ndarray, clean: np.ndarray, predictors: Predictors) -> np.ndarray:
-    """What each factor's levels add, intercept and slope, within each predicted class."""
+    """Effects of each factor's levels, intercept and slope, within each predicted class."""
     effect = np.zeros_like(residual)
     for mine in (predictors.predicted == which for which in np.unique(predictors.predicted)):
         x = clean[mine] - clean[mine].mean()
@@ -180,7 +180,7 @@ def _noise(residual: np.ndarray, belief: np.ndarray, spread: float) -> np.ndarra
 
 
 def _levels(number: np.ndarray) -> np.ndarray:
-    """A number as labels: its own values where they are few, else ranges of about equal size."""
+    """Turn numbers into labels: the values where they are few, else ranges of equal size."""
     number = np.asarray(number, dtype=np.float64)
     if len(np.unique(number)) <= MOST_LEVELS:
         return number.astype(str)
@@ -195,7 +195,7 @@ def correlation(x: np.ndarray, y: np.ndarray) -> float:
 
 
 class Gap(NamedTuple):
-    """The mean effect of Q less that of A, beside what one mechanism would give."""
+    """The mean effect of Q less that of A, with the null band of one mechanism."""
 
     value: float  # NaN where a group is empty
     low: float  # the null's 95 % band; NaN where it never has two groups
@@ -247,7 +247,7 @@ def gaps(
 
 
 def shared_noise(group: Fit, effect: Fit) -> float:
-    """The most that two probes' noise may go together, from what the control's logits follow.
+    """Upper bound on the correlation of two probes' noise, from their fits to the control.
 
     The upper end of the 95 % interval of the residuals' correlation (Fisher's z). scipy's pearsonr
     gives the same to 3e-16 (tested), but NaN for residuals without spread.
@@ -281,8 +281,8 @@ def _grouped_gaps(
 ) -> dict[Delta, np.ndarray]:
     """The gap of each simulation [simulation], by unit; NaN where a group is empty.
 
-    The mean over strata, each weighted by how much it says of a gap. ΔP is `delta_p` but for its
-    last digits: that one is exact where both probabilities are next to 1, and takes longer.
+    The mean over strata, each weighted by q (n - q) / n for q flips of n. ΔP is `delta_p` but for
+    its last digits: `delta_p` is exact where both probabilities are next to 1, and takes longer.
     """
     member = (pair.strata[:, None] == np.unique(pair.strata)).astype(np.float64)
     towards = np.where(pair.effect_clean > 0, 1.0, -1.0)

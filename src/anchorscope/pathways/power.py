@@ -1,10 +1,10 @@
-"""What a run could have seen: a share of its samples loses its belief, the others keep theirs.
+"""Power of a run: how often it finds a planted loss of belief in a share of its samples.
 
 The loss is planted in the readings of the run's own states, with their own noise, and goes through
-the whole rule, all sets of folds together. The belief that is taken away is drawn given what the
-probes read of it: a probe at real width reads much else beside, and that stays.
+the whole rule, all sets of folds together. The belief that is removed is drawn given the probes'
+readings of it: a probe at real width reads much else as well, and that stays.
 
-`anchorscope power` asks for the smallest effect that a run, or one of two or four times its size,
+`anchorscope power` estimates the smallest effect that a run, or one of two or four times its size,
 would find in 80 %: a half of the samples loses a part of its belief, or a part of the samples loses
 all of it. Larger runs are the run's own entities, drawn with replacement; their probes are not
 better than the run's, so that a larger run may find more than these numbers say.
@@ -92,9 +92,9 @@ def plant(
     lost: float,
     rng: np.random.Generator,
 ) -> list[Band]:
-    """The bands with the loss in them: the same samples lose it in every set of folds.
+    """Plant a loss of belief in bands: the same samples lose it in every set of folds.
 
-    `noise` is the `cut_noise` of each band; each sample takes that of another one of the same ŷ.
+    `noise` is the `cut_noise` of each band, permuted among the samples of the same ŷ.
     """
     n, wrong = bands[0].n, bands[0].wrong
     dose = lost * (rng.random(n) < share)
@@ -121,10 +121,10 @@ def plant(
 
 
 def cut_noise(band: Band) -> np.ndarray:
-    """What a cut does to a reading beside its effect on the sample, [probe, question].
+    """The noise that a cut adds to readings, without the sample's own effect, [probe, question].
 
-    Half of the difference between two cuts of one sample: what is the sample's own cancels. The
-    second cut is the retest's, else the whole question's; without either, all that one law leaves.
+    The difference between two cuts of one sample over √2: the sample's own effect cancels. The
+    second cut is the retest's, else the whole question's; without either, the law's residuals.
     """
 
     def residuals(cut: str, before: str) -> np.ndarray:
@@ -146,7 +146,7 @@ def cut_noise(band: Band) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeReads:
-    """The clean probe of the layer that reads best: whether it is better than chance."""
+    """Whether the clean probe of the best layer is better than chance."""
 
     layer: int  # k, from 1
     layers: int  # of the model
@@ -162,7 +162,7 @@ class ProbeReads:
 
     @property
     def why(self) -> str:
-        """What to look at where the probe is at chance; empty where it reads."""
+        """What to check where the probe is at chance; empty otherwise."""
         if not self.at_chance:
             return ""
         count, name = min((self.right, "right"), (self.wrong, "wrong"))
@@ -180,7 +180,7 @@ class ProbeReads:
 
 @dataclass(frozen=True, kw_only=True)
 class Smallest:
-    """What is found in 80 % with n samples; NaN where not even the largest effect is."""
+    """Smallest effects found in 80 % of worlds with n samples; NaN where the largest is not."""
 
     n: int
     loss: Estimate  # part of its belief that a half of the samples must lose
@@ -190,7 +190,7 @@ class Smallest:
 
 @dataclass(frozen=True, kw_only=True)
 class Power:
-    """What a run could have found on one dataset."""
+    """The power of a run on one dataset."""
 
     dataset: str
     finding: str
@@ -203,7 +203,7 @@ class Power:
 
 
 def power_of_run(run: RunView, dataset: str, *, worlds: int = CURVE_WORLDS) -> Power:
-    """What a finished run could have found on a dataset, from its stored states."""
+    """The power of a finished run on a dataset, from its stored states."""
     rows = records(where(run.findings, dataset=dataset))
     if not rows:
         raise UserError(
@@ -333,7 +333,7 @@ def _as_delta_p(band: Band, loss: Estimate, config: Config) -> Estimate:
 def _probe_reads(
     run: RunView, answers: Labelled, bank: StateBank, config: Config, layer: int
 ) -> ProbeReads:
-    """What the probe of a layer reads; AUROC and its interval are the run's own."""
+    """Compare the probe of a layer, by the run's own AUROC, with probes of shuffled labels."""
     table = where(run.probes, dataset=answers.dataset)
     row = next(row for row in records(table) if int(row["layer"]) == layer)
     states, shuffled = {"clean": bank.layer("clean", layer)}, []

@@ -1,8 +1,8 @@
-"""strict.csv: what strict mode measures at every layer, for information.
+"""strict.csv: the measurements of strict mode at every layer.
 
 Agreement of independent probes on the groups; class collapse; the gaps beside what one mechanism
 would give; whether the truth is gone from knocked-out states or only moved; what the group adds in
-predicting errors. The five questions behind a finding are asked of the band, not of a layer.
+predicting errors. The five questions behind a finding are answered on the band, not on a layer.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def strict_row(
     config: Config,
     covariates: Covariates,
 ) -> Row:
-    """What layer k shows, by column of strict.csv but for model and dataset.
+    """The row of one layer in strict.csv, without model and dataset.
 
     `states` are the layer's clean and knocked-out states [question, width].
     """
@@ -90,7 +90,7 @@ def strict_row(
 def agreement(
     readings: Readings, layer: int, draws: Draws, *, entity: np.ndarray | None = None
 ) -> dict[str, Estimate]:
-    """κ of the groups that probes a and b give, and of the paper probe's with the next layer.
+    """Cohen's κ of the groups by probes a and b, and by the paper probe at successive layers.
 
     Each flip is decided by its own probe. NaN where a probe knows one group only: then there is
     nothing to agree on.
@@ -109,11 +109,11 @@ def agreement(
 
 
 def class_collapse(clean: np.ndarray, knockout: np.ndarray, *, delta: Delta = "points") -> Row:
-    """What the predicted class explains at one layer, from one probe's logits [question].
+    """How far the predicted class explains the groups at a layer, from logits [question].
 
     Share that flips and mean ΔP within each predicted class; AUROC of the signed clean logit for
     the group (0.5 to 1) and the share of the group's entropy that ŷ explains, NaN for one group;
-    and whether ŷ says nearly all there is to say about the group.
+    and whether ŷ or the clean logit nearly determines the group.
     """
     flipped, predicted = flips(clean, knockout), prediction(clean)
     effect = delta_p(clean, knockout, delta=delta)
@@ -134,7 +134,7 @@ def class_collapse(clean: np.ndarray, knockout: np.ndarray, *, delta: Delta = "p
 
 
 def explained(group: np.ndarray, by: np.ndarray) -> float:
-    """I(group; by) / H(group) of two 0/1 lists; NaN where there is one group only."""
+    """The share of a group's entropy that `by` explains: I(group; by) / H(group), of 0/1 lists."""
     from sklearn.metrics import homogeneity_score  # slow to import, and for strict mode alone
 
     return float(homogeneity_score(group, by)) if len(np.unique(group)) > 1 else np.nan
@@ -153,7 +153,7 @@ def null_gaps(
 
     Only the questions `read` bool have a knocked-out state. Within a predicted class (ŷ is that of
     the effect's probe) the law is that of the class: a bend between the classes is still one
-    mechanism. Strict mode's null needs a control that was read of all of them and moves them.
+    mechanism. Strict mode's null needs a control that was read for all questions and moves them.
     """
 
     def logits(probe: str, intervention: str = "clean") -> np.ndarray:
@@ -195,10 +195,10 @@ def refit_columns(
     config: Config,
     entity: np.ndarray | None,
 ) -> Row:
-    """How knocked-out states read to the clean probe and to one trained on them; how far they went.
+    """AUROC of clean and retrained probes on knocked-out states, and how far these moved.
 
     `states` are the layer's clean and knocked-out ones [question, width]. The norm is the mean of
-    ‖x' − x‖ / ‖x‖, the Mahalanobis distance a median, that of clean states being 1.
+    ‖x' − x‖ / ‖x‖; the Mahalanobis distance is a median, as a multiple of that of clean states.
     """
     cut = ~np.isnan(states[1]).any(axis=1)
     x, y = (values[cut].astype(np.float64) for values in states)
@@ -252,7 +252,7 @@ def adds_columns(
     if not usable.any() or len(np.unique(group)) < 2:
         return dict.fromkeys(ADDS, np.nan)
     y, without, with_group = target[usable], without[usable], with_group[usable]
-    # 20.7 nats at most: one sure mistake may not decide a mean.
+    # 20.7 nats at most, so that no single confident mistake decides the mean.
     losses = [
         -np.log(np.clip(expit(np.where(y == 1, logit, -logit)), _TINY, 1))
         for logit in (without, with_group)
@@ -262,9 +262,9 @@ def adds_columns(
 
 
 def _group_adds(readings: Readings, layer: int, covariates: Covariates, draws: Draws) -> Row:
-    """What the strict group adds to both probes' signed logits and margins, and the covariates.
+    """What the strict group adds to both probes' logits, margins and covariates in predicting z.
 
-    Probe a's too, because the group is a's: beyond b's logit alone the group would only tell what
+    Probe a's too, because the group is a's: beyond b's logit alone the group would only show what
     a reads of z.
     """
     logits = [readings.at(layer, probe) for probe in ("a", "b")]

@@ -1,1 +1,1 @@
-"""Linear probes for z (1 = wrong), cross-fitted so that no probe reads what it learnt from."""
+"""Linear probes for z (1 = wrong), cross-fitted: each probe reads held-out questions only."""

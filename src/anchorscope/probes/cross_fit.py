@@ -1,7 +1,7 @@
 """Cross-fitting: every probe of every layer, trained, calibrated and read on held-out questions.
 
 The probes of a held-out fold, Platt's line included, are made from the questions of the other folds
-alone: neither a state nor a label of the fold can reach the fold's own readings.
+alone: neither a state nor a label of the fold affects the probes that read it.
 
 Platt scaling is the line from a probe's logit to one whose probability is right when held out. A
 probe trained on fewer answers has logits of less spread for the same knowledge. Without this line
@@ -49,7 +49,7 @@ def cross_fit(
     dataset: str = "The data",
     **options: Any,
 ) -> tuple[Readings, ProbeSet]:
-    """Readings of all questions under all interventions, and the probes that gave them.
+    """Cross-fit the probes of all layers: readings of all questions by pass, and the probes.
 
     `states` maps an intervention to [question, layer, width] (memory-mapped is fine: one layer
     is converted at a time). `options` are those of `fit_and_read_layer`.
@@ -88,7 +88,7 @@ def fit_and_read_layer(
     balance: Balance = "weights",
     calibrate: bool = True,
 ) -> tuple[ProbeSet, dict[str, np.ndarray]]:
-    """The probes of layer k alone, and their logits [probe, question] under every pass.
+    """Cross-fit the probes of one layer: the probes, and logits [probe, question] by pass.
 
     `states` maps a pass to the layer's states [question, width]; probes learn from "clean" alone.
     `calibrate` passes logits through Platt's line, so that their probabilities are right on
@@ -126,7 +126,7 @@ def probes_of_layer(
 
 
 def stacked(layers: Sequence[ProbeSet]) -> ProbeSet:
-    """The probes of single layers as those of all layers, in their order."""
+    """Join the probes of single layers into one set, in their order."""
     weights = np.concatenate([probes.weights for probes in layers], axis=2)
     intercept = np.concatenate([probes.intercept for probes in layers], axis=2)
     return replace(layers[0], weights=weights, intercept=intercept)
@@ -185,9 +185,9 @@ def _fit_probes(
     C: float,
     balance: Balance,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weights [probe, width], intercepts and training questions [probe] of the probes of a fold.
+    """Fit the probes of a fold: weights [probe, width], intercepts and training sizes [probe].
 
-    Behind the fit of each probe come those of its inner probes, which calibrate it: the same
+    Each probe's fit is followed by the fits of its inner probes, which calibrate it: the same
     questions less one of the `inner` folds [question]. None: no calibration.
     """
     rows = fold != held_out

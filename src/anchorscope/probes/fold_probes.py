@@ -11,8 +11,8 @@ from anchorscope.config import Balance
 from anchorscope.probes.cross_fit import DEFAULT_C
 from anchorscope.stats.logistic import check_finite, class_weights, fit_many, to_single
 
-# Weights [width] float32 and intercept by the fold held out; none where the others hold too few of
-# a class.
+# Weights [width] float32 and intercept by the fold held out; none where the other folds hold too
+# few of a class.
 FoldProbes = dict[int, tuple[np.ndarray, float]]
 
 
@@ -30,7 +30,7 @@ def fit_fold_tasks(
 ) -> list[FoldProbes]:
     """The probes of several tasks on the same states [question, width], all fitted at once.
 
-    A fold whose others hold fewer than `least` of a class has no probe.
+    A fold has no probe where the other folds hold fewer than `least` of a class.
     """
     x = np.asarray(x, dtype=np.float64)
     check_finite(x)
@@ -59,7 +59,7 @@ def fit_fold_tasks(
 def task_logits(
     probes: Sequence[FoldProbes], tasks: Sequence[FoldTask], states: np.ndarray
 ) -> list[np.ndarray]:
-    """The logit of label 1 of each task's rows of the states [question, width], [member] a task.
+    """Held-out logits of label 1 for the rows of each task, [member], on states [question, width].
 
     Each row is read by the probe that held its fold out; NaN where the fold has no probe.
     """
@@ -81,7 +81,7 @@ def fold_logits(
     balance: Balance = "weights",
     least: int = 1,
 ) -> np.ndarray:
-    """The logits [task, question] of fold probes for labels [task, question] on states x.
+    """Cross-fitted logits [task, question] for labels [task, question] on states x.
 
     Labels are 0 or 1, NaN where a question is not in the task; its logit is NaN then, and where
     the other folds hold fewer than `least` of a class.

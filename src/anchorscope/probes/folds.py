@@ -57,9 +57,9 @@ def entity_folds(entities: Sequence[str], *, folds: int = 5, seed: int = 0) -> n
 
 
 def inner_folds(entities: Sequence[str]) -> np.ndarray:
-    """The part that holds each question out for calibration, [question] int, 0 to INNER_FOLDS - 1.
+    """The inner fold of each question, for calibration, [question] int, 0 to INNER_FOLDS - 1.
 
-    All questions of one entity are in one part, whichever the folds and their seed.
+    All questions of one entity are in one inner fold, whatever the outer folds and their seed.
     """
     part = {entity: _hash(entity, "inner") % INNER_FOLDS for entity in set(entities)}
     return np.array([part[entity] for entity in entities], dtype=np.int64)
@@ -133,7 +133,7 @@ def outer_folds(
 
 
 def random_folds(z: np.ndarray, *, folds: int, seed: int) -> np.ndarray:
-    """Folds with like shares of wrong answers, [question] int, whatever the entities."""
+    """Random folds with similar shares of wrong answers, [question] int, ignoring entities."""
     from sklearn.model_selection import StratifiedKFold  # slow to import, and a run has others
 
     fold = np.zeros(len(z), dtype=np.int64)

@@ -30,7 +30,7 @@ class Covariates:
         return np.column_stack([self.log_popularity, self.prompt_length])
 
     def take(self, rows: np.ndarray) -> Covariates:
-        """Those of some questions."""
+        """The covariates of some questions."""
         return replace(self, **{k: v[rows] for k, v in vars(self).items() if v is not None})
 
 
@@ -49,7 +49,7 @@ class Labelled:
 def labelled(samples: Sequence[Sample], dataset: str, config: Config) -> Labelled:
     """The usable samples of a dataset, in folds that keep each entity together.
 
-    An error that counts them where they are too few.
+    Raises a UserError with their counts where they are too few.
     """
     used = [s for s in samples if s.question.dataset == dataset and s.usable]
     z = np.array([int(s.verdict == "wrong") for s in used], dtype=np.int64)

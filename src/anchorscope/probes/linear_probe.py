@@ -23,7 +23,7 @@ from anchorscope.stats.logistic import (
 
 
 class LinearProbe(ClassifierMixin, BaseEstimator):
-    """Classifier with logit = x · coef_ + intercept_ on states as they come.
+    """Linear probe: a classifier with logit = x · coef_ + intercept_ on raw states.
 
     `C` is the inverse strength of the L2 penalty, on standardised features and against the mean
     of the losses: probes with the same `C` are penalised alike, whatever number of answers they
@@ -48,7 +48,7 @@ class LinearProbe(ClassifierMixin, BaseEstimator):
         self.balance: Balance = balance
 
     def fit(self, X, y) -> LinearProbe:
-        """The probe itself, trained on states X [question, width] and their classes y."""
+        """Train the probe on states X [question, width] and their classes y; returns itself."""
         if self.balance not in get_args(Balance):
             raise unknown("balance", self.balance, get_args(Balance))
         if not self.C > 0:

@@ -52,7 +52,7 @@ class ProbeSet:
         return replace(self, weights=self.weights[:, :, one], intercept=self.intercept[:, :, one])
 
     def logits(self, states: np.ndarray, fold: np.ndarray) -> np.ndarray:
-        """The logit of z = 1 that every probe gives, [probe, question, layer].
+        """Logits of z = 1 by every probe, [probe, question, layer].
 
         `states` are [question, layer, width]; a question of fold f is read by the probes that
         held f out. A state that is NaN gives NaN.
@@ -67,7 +67,7 @@ class ProbeSet:
         return logits
 
     def mean_logits(self, states: np.ndarray) -> np.ndarray:
-        """The same of questions that no probe learnt from: the mean over the folds' probes.
+        """Mean logits over the folds' probes, for questions that no probe learnt from.
 
         A mean of linear probes is the probe of the mean weights; it varies less than one fold's
         probe, so it flips a little less by noise.
@@ -103,7 +103,7 @@ class ProbeSet:
 
     @classmethod
     def load(cls, folder: str | Path) -> ProbeSet:
-        """The probes that `save` wrote under `folder`."""
+        """Load the probes that `save` wrote under `folder`."""
         folder = Path(folder)
         try:
             description = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))

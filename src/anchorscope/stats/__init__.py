@@ -1,1 +1,1 @@
-"""Numbers with intervals, of nothing in particular."""
+"""Statistics: intervals, bootstrap draws, ranking metrics, logistic regression, dip test."""

@@ -1,4 +1,4 @@
-"""Bootstrap draws: entities with replacement, which are questions where each has its own.
+"""Bootstrap draws of entities with replacement, as counts of how often each is drawn.
 
 Questions about one entity are not independent of one another, so whole entities are drawn.
 `entity` ([question], any labels) says which questions these are; without it, or where no two
@@ -44,9 +44,10 @@ def drawn_sums(
 def class_blocks(
     *sizes: int, seed: int, resamples: int, block: int | None = None
 ) -> Iterator[np.ndarray]:
-    """How often each of all answers is drawn, [answer, some resamples], one class after the other.
+    """Draw answers within each class: how often each is drawn, [answer, some resamples].
 
-    As many of each class are drawn as it has (`sizes`), `block` resamples at a time.
+    Answers are in the order of their classes. As many of each class are drawn as it has (`sizes`),
+    `block` resamples at a time.
     """
     block = block or max(1, _BLOCK // sum(sizes))
     draw = _remembered if sum(sizes) * resamples <= _KEPT else _draw
@@ -79,9 +80,9 @@ def counts_of_rows(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
 
 
 def shared_entities(entity: np.ndarray | None, n: int) -> np.ndarray | None:
-    """The number of each question's entity, [question] from 0, in the order of the labels.
+    """Number each question's entity from 0 in the order of the labels, [question].
 
-    None where no two questions share one: then questions and entities are the same thing.
+    None where no two questions share an entity: drawing questions is then drawing entities.
     """
     if entity is None:
         return None
@@ -95,7 +96,7 @@ def shared_entities(entity: np.ndarray | None, n: int) -> np.ndarray | None:
 
 @lru_cache(maxsize=16)
 def _numbered(labels: bytes, dtype: np.dtype) -> np.ndarray | None:
-    """The same, remembered: every probe and pass has the same labels, and a sort takes longer."""
+    """Number labels, cached: every probe and pass has the same labels, and sorting is slow."""
     values, number = np.unique(np.frombuffer(labels, dtype), return_inverse=True)
     number.setflags(write=False)
     return None if len(values) == len(number) else number
@@ -105,7 +106,7 @@ def design_effect(hits: np.ndarray, number: np.ndarray | None) -> float:
     """How many times the variance of a share grows because entities have several questions.
 
     Never below 1: fewer entities than questions are no gain in certainty. Where all hits are
-    alike the data cannot say, and each entity counts as one answer (Kish's effect).
+    equal the data cannot tell, and each entity counts as one answer (Kish's effect).
     """
     if number is None:
         return 1.0
@@ -125,7 +126,7 @@ def entities_in(member: np.ndarray, number: np.ndarray) -> np.ndarray:
 
 
 def effective_size(values: np.ndarray, entity: np.ndarray | None) -> float:
-    """How many independent samples n values amount to, from their correlation within entities."""
+    """The effective number of independent samples, from the correlation within entities."""
     n, number = len(values), shared_entities(entity, len(values))
     if number is None or n < 3:
         return float(n)

@@ -1,4 +1,4 @@
-"""One hump or two: Hartigan's dip, Silverman's bootstrap, and two Gaussians against one.
+"""Tests of one hump against two: Hartigan's dip, Silverman's bootstrap, Gaussian mixtures.
 
 The dip is the smallest distance (largest difference of distribution functions) between the
 sample's own distribution and any unimodal one. Written from the description in J. A. Hartigan and
@@ -33,9 +33,9 @@ _RATIO_GROWS = np.array([0.093, 0.096, 0.113, 0.127, 0.155, 0.155, 0.164, 0.142,
 _MOST = 2000  # samples of a draw
 _BINS = 512  # of the residuals, for counting the humps of a smoothed density
 _STEPS, _SMALL = 300, 1e-3  # of expectation and maximisation; the gain at which they end
-_MOVED = 1e-4  # of the variance: centres that move less have found their place
+_MOVED = 1e-4  # of the variance: centres that move less have converged
 _EPS = 10 * np.finfo(np.float64).eps
-_LEAST = 1e-4  # added to each variance: no hump may become a point
+_LEAST = 1e-4  # added to each variance, so that no component collapses to a point
 
 
 def dip(values: np.ndarray) -> float:
@@ -76,7 +76,7 @@ def dip_p(statistic: float, n: int) -> float:
         return np.nan
     sizes, levels, quantiles = _table()
     scaled = np.sqrt(n) * statistic
-    # Interpolated between the two nearest sizes, on the scale where the law hardly moves.
+    # Interpolated between the two nearest sizes; √n · dip hardly depends on n.
     column = [
         np.interp(np.log(n), np.log(sizes), quantiles[:, level]) for level in range(len(levels))
     ]
@@ -84,9 +84,9 @@ def dip_p(statistic: float, n: int) -> float:
 
 
 def _break_ties(x: np.ndarray) -> np.ndarray:
-    """Sort the values and separate equal ones by a tiny amount.
+    """Separate the equal values of a sorted sample by a tiny amount.
 
-    A heap of equal values is a narrow peak: only at the mode can a one-hump law follow it.
+    Many equal values are a narrow peak, which a unimodal distribution has only at its mode.
     """
     gaps = np.diff(x)
     if (gaps > 0).all():
@@ -98,14 +98,14 @@ def _break_ties(x: np.ndarray) -> np.ndarray:
 
 
 def _hull(x: np.ndarray, y: np.ndarray, *, turned: bool = False) -> np.ndarray:
-    """The corners of the greatest convex function below the points, as positions in order.
+    """The corners of the greatest convex minorant of the points, as indices in order.
 
-    Its slopes are the rising ones nearest to the points' own: an isotonic regression. `turned`: the
-    points come negated, which makes it the least concave function above them.
+    Its slopes are the isotonic regression of the points' slopes. `turned`: the points come negated,
+    which gives the least concave majorant.
     """
     if turned:
         x, y = x[::-1], y[::-1]
-    # Of points whose places are one number the first is the lowest, and the only one that counts.
+    # Of points with the same x the first is the lowest, and the only one that counts.
     kept = np.flatnonzero(np.append(True, np.diff(x) > 0))
     corners = kept
     if len(kept) > 1:
@@ -129,7 +129,7 @@ def _widest(
 
 
 def _misfit(x: np.ndarray, side: np.ndarray, other: np.ndarray, corners: np.ndarray) -> float:
-    """The largest distance of the steps from the hull through these corners."""
+    """The largest distance of the step function from the hull through these corners."""
     if len(corners) < 2:
         return 0.0
     part = slice(int(corners[0]), int(corners[-1]) + 1)
@@ -146,13 +146,13 @@ def _table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def unimodal_p(values: np.ndarray, size: float, *, seed: int) -> float:
-    """The chance that one hump has a dip this much larger than its values, smoothed, have.
+    """The p-value of one hump: the dip against the dips of the values smoothed to one hump.
 
     `size` is the number of independent samples that the values [sample] amount to.
     """
     width = one_hump_width(values)
     rng = np.random.default_rng(seed)
-    # The dip falls with the root of the size, so that fewer draws tell the same.
+    # The dip falls with the root of the size, so that fewer draws give the same ratio.
     count = min(max(4, round(size)), _MOST)
     shape = (_DRAWS, count)
     drawn = values[rng.integers(len(values), size=shape)] + width * rng.standard_normal(shape)
@@ -162,7 +162,7 @@ def unimodal_p(values: np.ndarray, size: float, *, seed: int) -> float:
 
 
 def one_hump_width(values: np.ndarray) -> float:
-    """The narrowest Gaussian kernel under which the density of the values has a single hump."""
+    """Silverman's critical bandwidth: the narrowest Gaussian kernel that leaves one hump."""
     spread = values.std()
     low, high = values.min() - spread, values.max() + spread
     counts, edges = np.histogram(values, bins=_BINS, range=(low, high))
@@ -181,16 +181,16 @@ def one_hump_width(values: np.ndarray) -> float:
 
 
 class Shape(NamedTuple):
-    """One hump or two, of some shifts; NaN where they are too few to say."""
+    """Tests of one hump against two; NaN where there are too few shifts."""
 
     p: float = np.nan  # of the dip, under one hump
     bic: float = np.nan  # BIC of one component less that of two; above 0: two fit better
 
 
 def shape(shifts: np.ndarray, *, seed: int = 0, entity: np.ndarray | None = None) -> Shape:
-    """The shape of a list of shifts: Hartigan's dip, and BIC of one against two components.
+    """Test shifts for two humps: Hartigan's dip, and BIC of one against two components.
 
-    Questions about one `entity` are not independent, so the dip counts as many as they amount to.
+    Questions about one `entity` are not independent, so the dip uses their effective number.
     """
     shifts = np.asarray(shifts, dtype=np.float64)
     if len(shifts) < SHAPED or not np.ptp(shifts) > 0:
@@ -200,14 +200,14 @@ def shape(shifts: np.ndarray, *, seed: int = 0, entity: np.ndarray | None = None
 
 
 class Humps(NamedTuple):
-    """The best mixture of two Gaussians, and which shifts belong to its lower component."""
+    """A fitted mixture of two Gaussians, and which shifts belong to its lower component."""
 
     bic: float  # of one component less that of two; above 0: two fit better
     lower: np.ndarray  # [shift], which belong to the lower hump
 
 
 class _Mixture(NamedTuple):
-    """Two components, [2] each."""
+    """Parameters of a mixture of two Gaussians, [2] each."""
 
     weight: np.ndarray
     mean: np.ndarray
@@ -215,7 +215,7 @@ class _Mixture(NamedTuple):
 
 
 def two_humps(shifts: np.ndarray, *, seed: int = 0) -> Humps:
-    """Shifts [shift] with some spread, parted in two.
+    """Fit a mixture of two Gaussians to shifts [shift] with some spread.
 
     scikit-learn's GaussianMixture gives the same (to 1e-12, tested) in three times the time: its
     steps are for any number of dimensions.
@@ -229,15 +229,15 @@ def two_humps(shifts: np.ndarray, *, seed: int = 0) -> Humps:
     # GaussianMixture(1) gives this to 4e-16 (tested) in 24 ms, and this takes 9 µs.
     one = n * np.log(2 * np.pi * shifts.var()) + n + 2 * np.log(n)
     means, low = mixture.mean, int(np.argmin(mixture.mean))
-    # The wider component would claim both ends; beyond its own mean a hump is one-sided.
+    # The wider component would have both ends; beyond its own mean a hump is one-sided.
     lower = (x < means[low]) | ((weighted.argmax(axis=0) == low) & (x < means[1 - low]))
     return Humps(bic=float(one - two), lower=lower)
 
 
 def _initial_mixture(x: np.ndarray, seed: int) -> _Mixture:
-    """Weights and variances of two clusters, and the means of the two halves.
+    """The start of a mixture: weights and variances of two clusters, means of the two halves.
 
-    Begun once from the two halves: over 60 samples of 200 the BIC was 1.6 worse at most, and 0.4
+    One start from the two halves: over 60 samples of 200 the BIC was 1.6 worse at most, and 0.4
     better, than the best of ten random starts.
     """
     middle = np.median(x)
@@ -250,11 +250,11 @@ def _initial_mixture(x: np.ndarray, seed: int) -> _Mixture:
 def two_clusters(x: np.ndarray, *, seed: int) -> np.ndarray:
     """Split numbers [shift] into two k-means clusters; True for the second.
 
-    scikit-learn's KMeans, begun once, gives the same (tested). It takes three times as long, and a
-    second to import in every process.
+    scikit-learn's KMeans with one start gives the same (tested). It takes three times as long, and
+    a second to import in every process.
     """
     x, rng = x - x.mean(), np.random.RandomState(seed)
-    # k-means++: begin with one of the numbers, and of two far from it the better one.
+    # k-means++: start with one of the numbers, and with the better of two far from it.
     first = x[rng.choice(len(x), p=np.full(len(x), 1 / len(x)))]
     apart = (x - first) ** 2
     drawn = np.searchsorted(np.cumsum(apart), rng.uniform(size=2) * apart.sum())
@@ -270,7 +270,7 @@ def two_clusters(x: np.ndarray, *, seed: int) -> np.ndarray:
 
 
 def _fit_mixture(x: np.ndarray, mixture: _Mixture) -> _Mixture:
-    """The mixture after steps of expectation and maximisation."""
+    """Fit a mixture by expectation-maximisation (EM)."""
     before = -np.inf
     for _ in range(_STEPS):
         weighted = _log_weighted(x, mixture)
@@ -284,7 +284,7 @@ def _fit_mixture(x: np.ndarray, mixture: _Mixture) -> _Mixture:
 
 
 def _mixture_of_shares(x: np.ndarray, share: np.ndarray) -> _Mixture:
-    """The components of samples that belong to them by these shares [2, shift]."""
+    """The components of a mixture from the samples' shares in them [2, shift] (M step)."""
     size = share.sum(axis=1) + _EPS
     mean = share @ x / size
     variance = (share * (x - mean[:, None]) ** 2).sum(axis=1) / size + _LEAST
@@ -292,7 +292,7 @@ def _mixture_of_shares(x: np.ndarray, share: np.ndarray) -> _Mixture:
 
 
 def _log_weighted(x: np.ndarray, mixture: _Mixture) -> np.ndarray:
-    """Log of weight times density, [2, shift]."""
+    """The log of weight times density of each component, [2, shift]."""
     weight, mean, variance = (values[:, None] for values in mixture)
     scaled = (x - mean) ** 2 / variance
     return np.log(weight) - 0.5 * (np.log(2 * np.pi * variance) + scaled)

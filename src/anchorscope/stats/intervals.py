@@ -1,4 +1,4 @@
-"""Numbers with intervals: bootstrap means, Wilson's shares, differences, Holm's correction.
+"""Estimates with intervals: bootstrap means, Wilson's shares, differences, Holm's correction.
 
 `entity` ([question], any labels) says which questions are about one thing (stats/drawing.py).
 """
@@ -138,7 +138,7 @@ def difference_of_means(
 
 
 def weighted(estimates: Sequence[Estimate]) -> Estimate:
-    """The mean of separate estimates by their n; those without a value are left out."""
+    """The mean of separate estimates, weighted by n; estimates without a value are left out."""
     finite = [e for e in estimates if np.isfinite(e.value)]
     n = sum(e.n for e in finite)
     if not finite:
@@ -204,7 +204,7 @@ def _divide(total: np.ndarray, count: np.ndarray) -> np.ndarray:
 
 
 def _ends(drawn: np.ndarray, enough: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of each column's interval; draws that lost the group do not count."""
+    """The ends of each column's interval; draws without members of the group do not count."""
     ends = np.full((2, drawn.shape[1]), np.nan)
     # A column with two members at least keeps one in nearly every draw, so none is all NaN.
     kept = enough & np.isfinite(drawn).any(axis=0)

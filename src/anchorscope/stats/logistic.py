@@ -1,4 +1,4 @@
-"""L2-penalised logistic regression: many fits at once on one matrix, and what is built on it.
+"""L2-penalised logistic regression: many fits at once on one matrix, and uses of it.
 
 The probes of a layer (kinds × folds) learn from rows of the same states, so that a step of all of
 them is two matrix products. A fit gives the questions that it leaves out weight 0, and its
@@ -37,7 +37,7 @@ _NO_PENALTY = 1e8  # as C
 # would multiply the odds by e to the 12th); the likelihood has no maximum then.
 _SEPARATED = 12.0
 _RIDGE = 1.0  # a light penalty on the sum of losses: enough to keep a separable fold finite
-# A probe at chance keeps its order and says about 1/2; a falling line would reverse the order.
+# A probe at chance keeps its order, near a probability of 1/2; a falling line would reverse it.
 LEAST_SLOPE = 0.05
 _LINE_STEPS, _LINE_SMALL, _HALVINGS = 50, 1e-10, 20
 
@@ -45,7 +45,7 @@ Coefficients = tuple[np.ndarray, np.ndarray]  # coefficients [fit, width], inter
 
 
 class ProbeInputError(UserError, ValueError):
-    """A UserError to the command line; the ValueError that scikit-learn's tools expect."""
+    """Error for invalid probe input: a UserError, and the ValueError scikit-learn expects."""
 
 
 def fit_many(x: np.ndarray, y: np.ndarray, weights: np.ndarray, C: np.ndarray) -> Coefficients:
@@ -90,8 +90,8 @@ def to_single(
 ) -> Coefficients:
     """Round the fits' coefficients to single precision, as they are saved.
 
-    Each intercept takes up what the rounding moves at the mean of the fit's own rows `learns`
-    [fit, question]: far from zero that would be much more than the rounding itself.
+    Each intercept absorbs the change of the logit at the mean of the fit's own rows `learns`
+    [fit, question]: far from zero that change would be much more than the rounding itself.
     """
     rounded = coefficients.astype(np.float32)
     mean = learns @ x / learns.sum(axis=1, keepdims=True)
@@ -112,7 +112,7 @@ def check_finite(X: np.ndarray) -> None:
 def fit_logistic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Coefficients and standard errors [1 + column] without a penalty, the intercept first.
 
-    `x` [row, column] is standardised. None where there is no greatest likelihood (one class,
+    `x` [row, column] is standardised. None where the likelihood has no maximum (one class,
     separation) or no unique one. scikit-learn has the coefficients and no errors; statsmodels has
     both, and gives 1022 ± 21812 where the classes are separated.
     """
@@ -132,7 +132,7 @@ def fit_logistic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray] 
 def cross_fitted_logits(
     x: np.ndarray, y: np.ndarray, fold: np.ndarray, *, least: int = 1
 ) -> np.ndarray:
-    """The logit that each row of a few columns x [row, column] gets from the other folds, [row].
+    """Cross-fitted logits [row] of a logistic model on a few columns x [row, column].
 
     NaN where the other folds hold fewer than `least` of a class.
     """
@@ -161,7 +161,7 @@ def platt_lines(logits: np.ndarray, z: np.ndarray, weights: np.ndarray) -> Coeff
     target = np.where(z == 1, (wrong + 1) / (wrong + 2), 1 / (right + 2))
     slope, intercept = _newton(logits, target, weights)
     flat = slope < LEAST_SLOPE
-    if flat.any():  # the slope is given, and no column has to be weighed
+    if flat.any():  # the slope is fixed, and only the intercept is fitted
         offset, none = LEAST_SLOPE * logits[flat], np.zeros_like(logits[flat])
         slope[flat] = LEAST_SLOPE
         intercept[flat] = _newton(none, target[flat], weights[flat], offset=offset)[1]
@@ -175,7 +175,7 @@ def _newton(
     *,
     offset: np.ndarray | float = 0.0,
 ) -> np.ndarray:
-    """The lines [2, fit] of least loss, of logits [fit, question] that begin at `offset`."""
+    """Fit lines [2, fit] of least logistic loss on logits [fit, question], plus `offset`."""
 
     def moved(line: np.ndarray) -> np.ndarray:
         return line[0][:, None] * logits + line[1][:, None] + offset
@@ -208,7 +208,7 @@ def _newton(
 
 
 class _Fits(NamedTuple):
-    """What a batch of fits learns from; features are standardised by each fit's own rows."""
+    """The data of a batch of fits; features are standardised by each fit's own rows."""
 
     y: np.ndarray  # [fit, question]
     share: np.ndarray  # [fit, question], weights that add up to 1
@@ -230,14 +230,14 @@ def _mean_and_scale(x: np.ndarray, learns: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _to_raw(point: np.ndarray, fits: _Fits) -> np.ndarray:
-    """Coefficients of standardised features as those of the columns, [fit, width + 1]."""
+    """Convert coefficients of standardised features to raw columns, [fit, width + 1]."""
     coefficients = point[:, :-1] / fits.scale
     last = point[:, -1] - (coefficients * fits.mean).sum(axis=1)
     return np.concatenate([coefficients, last[:, None]], axis=1)
 
 
 def _minimise(fits: _Fits, columns: np.ndarray) -> np.ndarray:
-    """The best point of each fit, [fit, width + 1].
+    """Minimise the loss of each fit; returns its coefficients and intercept [fit, width + 1].
 
     `columns` are [question, width + 1], the last one 1.
     """
@@ -256,13 +256,13 @@ def _minimise(fits: _Fits, columns: np.ndarray) -> np.ndarray:
 
 
 def _half_inverse(columns: np.ndarray, C: np.ndarray) -> np.ndarray:
-    """H [row, width], of which (1 - H'H) / r approximates the inverse curvature.
+    """Preconditioner H [row, width]: (1 - H'H) / r approximates the inverse curvature.
 
     The curvature is about r + S'S with S some rows of the matrix, scaled. By Woodbury's identity
-    its inverse is (1 - S'(r + SS')⁻¹S) / r, so LH = S where LL' = r + SS'. r is 1/C and what the
+    its inverse is (1 - S'(r + SS')⁻¹S) / r, so LH = S where LL' = r + SS'. r is 1/C plus what the
     rows left out add in directions that these do not reach: with 1/C alone weak penalties take up
-    to four times the steps. The r inside serves all fits; where theirs differ the steps make up
-    for it.
+    to four times the steps. One r serves all fits inside the inverse; where their own differ, more
+    steps are needed.
     """
     rows = columns[:: -(-len(columns) // _ROWS), :-1]
     rows = (_CURVATURE / len(rows)) ** 0.5 * rows
@@ -314,7 +314,7 @@ class _Descent:
         return final, int((np.abs(self.slope).max(axis=1) > self.tolerance).sum())
 
     def _keep(self, fits: np.ndarray) -> None:
-        """Go on with these fits [fit] bool alone."""
+        """Drop all fits but these, [fit] bool."""
         self.fits = _Fits(*(part[fits] for part in self.fits))
         for name in ("tolerance", "point", "logits", "p", "slope"):
             setattr(self, name, getattr(self, name)[fits])
@@ -322,7 +322,7 @@ class _Descent:
         self.history = deque(kept, maxlen=MEMORY)
 
     def _step(self) -> None:
-        """One step of each fit."""
+        """Take one L-BFGS step of each fit."""
         direction = -self._times_inverse_curvature(self.slope)
         along = self._logits(direction)
         length, self.p = self._search_line(direction, along)
@@ -331,7 +331,7 @@ class _Descent:
         before, self.slope = self.slope, self._gradient()
         change = self.slope - before
         product = _dot(step, change)
-        # A step too short to show the curvature is passed over.
+        # A step too short to show the curvature is ignored.
         inverse = np.where(product > 0, 1.0 / np.where(product > 0, product, 1.0), 0.0)
         self.history.append((step, change, inverse))
 

@@ -23,7 +23,7 @@ class Mahalanobis:
             states = states[np.sort(rows)]
         self.middle = states.mean(0)
         spread = ((states - self.middle) ** 2).mean(0) ** 0.5
-        # What varies by rounding alone does not vary.
+        # A feature that varies by rounding alone counts as constant.
         still = spread <= 10 * np.finfo(float).eps * abs(self.middle)
         self.spread = np.where(still, 1.0, spread)
         self.cloud = (states - self.middle) / self.spread

@@ -21,7 +21,7 @@ _LOOKED_UP = 4_000_000  # answers times resamples at a time, so that memory stay
 
 
 class Curve(NamedTuple):
-    """A curve by its points."""
+    """The points of a curve."""
 
     x: np.ndarray
     y: np.ndarray
@@ -37,10 +37,10 @@ class Difference(NamedTuple):
 
 
 def auroc(z: np.ndarray, score: np.ndarray) -> float:
-    """The chance that a wrong answer scores above a right one, ties half; NaN for one class.
+    """AUROC: the chance that a wrong answer scores above a right one; NaN for one class.
 
-    From places among the sorted; scikit-learn's roc_auc_score (the same to 2e-16, tested) takes 20
-    times as long.
+    Ties count half. Computed from ranks; scikit-learn's roc_auc_score (the same to 2e-16, tested)
+    takes 20 times as long.
     """
     z, score = _labels_and_scores(z, score)
     wrong = z == z.max(initial=0)
@@ -62,7 +62,7 @@ def auroc_interval(
 ) -> Estimate:
     """AUROC with its bootstrap interval; questions are drawn within each class.
 
-    Entities are drawn as a whole where they share questions, whatever the classes of these.
+    Where an entity has several questions, whole entities are drawn, whatever their classes.
 
     Look-ups instead of scikit-learn's AUROC in each resample (tested against it): 14 ms for 300
     questions and 1,000 resamples, not 3.4 s; scipy.stats.bootstrap over mannwhitneyu takes 150 ms.
@@ -91,7 +91,7 @@ def resampled_auroc(
     of_wrong: np.ndarray,
     of_right: np.ndarray,
 ) -> np.ndarray:
-    """AUROC of each resample, [resample]; NaN where it leaves one class alone.
+    """AUROC of each resample, [resample]; NaN where a class is missing.
 
     `wrong` and `right` are places in `score`; counts are [wrong, resample], [right, resample].
     Cumulated counts turn "how many right answers score lower" into a look-up.
@@ -116,20 +116,20 @@ def resampled_auroc(
 
 
 def accuracy(z: np.ndarray, logit: np.ndarray) -> float:
-    """The share of questions whose class the logit's sign gives; NaN for no questions."""
+    """The share of questions that the logit's sign classifies right; NaN for no questions."""
     z, logit = _labels_and_scores(z, logit)
     return float(np.mean((logit > 0) == (z == 1))) if len(z) else np.nan
 
 
 def auprc(z: np.ndarray, score: np.ndarray) -> float:
-    """Average precision for wrong answers; NaN where there is one class alone."""
+    """Average precision for wrong answers; NaN where a class is missing."""
     from sklearn.metrics import average_precision_score  # slow to import, and for detectors alone
 
     return float(average_precision_score(z, score)) if len(np.unique(z)) == 2 else np.nan
 
 
 def brier(z: np.ndarray, probability: np.ndarray) -> float:
-    """The mean squared distance of the probability of z = 1 from z; NaN for no answers.
+    """Brier score: mean squared distance of the probability of z = 1 from z; NaN for none.
 
     scikit-learn's brier_score_loss (tested) refuses an empty list and differs in the last digit in
     1 of 200 lists.
@@ -164,7 +164,7 @@ def reliability(
 def risk_coverage(z: np.ndarray, score: np.ndarray) -> Curve:
     """Coverage (share answered) and risk (share of wrong ones among them), most trusted first.
 
-    Answers of equal score are answered together: nothing tells one from the other.
+    Answers of equal score are answered together, since nothing ranks them.
     """
     order = np.argsort(score, kind="stable")
     ends = np.flatnonzero(np.append(np.diff(score[order]) > 0, True)) + 1
@@ -172,7 +172,7 @@ def risk_coverage(z: np.ndarray, score: np.ndarray) -> Curve:
 
 
 def coverage_at(z: np.ndarray, score: np.ndarray, risk: float) -> float:
-    """The largest share that can be answered with at most this share of wrong ones; 0 if none."""
+    """The largest coverage at a risk of at most `risk`; 0 if there is none."""
     if not len(z):
         return np.nan
     curve = risk_coverage(z, score)
@@ -181,10 +181,10 @@ def coverage_at(z: np.ndarray, score: np.ndarray, risk: float) -> float:
 
 
 def prr(z: np.ndarray, score: np.ndarray) -> float:
-    """Prediction-rejection ratio, as LM-Polygraph defines it; NaN where there is one class alone.
+    """Prediction-rejection ratio, as LM-Polygraph defines it; NaN where a class is missing.
 
     The mean share of right answers among the k most trusted ones, over every k, less the share
-    among all, divided by the same of the best order. Answers of equal score count by their mean.
+    among all, divided by this difference in the best order. Equal scores count by their mean.
     """
     right = 1 - np.asarray(z, dtype=np.float64)
     if len(np.unique(right)) < 2:
@@ -209,7 +209,7 @@ def auroc_draws(
     """AUROC of each score on the same resamples of the questions, [score, resample].
 
     Questions are drawn within each class, or entities as a whole, as for a single interval; NaN
-    for a draw of entities that leaves one class alone.
+    for a draw of entities without one of the classes.
     """
     z = np.asarray(z)
     wrong, right = np.flatnonzero(z == 1), np.flatnonzero(z == 0)
@@ -252,9 +252,9 @@ def _labels_and_scores(z: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np
 def kappa_interval(
     one: np.ndarray, other: np.ndarray, draws: Draws, *, entity: np.ndarray | None = None
 ) -> Estimate:
-    """κ with its bootstrap interval over entities.
+    """Cohen's κ with its bootstrap interval over entities.
 
-    To resample questions is to draw the four cells; an entity with several questions brings all of
+    Resampling questions is drawing the four cells; an entity with several questions brings all of
     its cells.
     """
     x, y = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
@@ -274,7 +274,7 @@ def kappa_interval(
 
 
 def _kappa(cells: np.ndarray) -> np.ndarray:
-    """κ of each row of cells [draw, 4].
+    """Cohen's κ of each row of cells [draw, 4], [draw].
 
     scikit-learn's cohen_kappa_score (the same to 3e-16, tested) takes 2.2 s for 1,000 draws of 300
     questions, not 0.5 ms, and calls one group on one side 0.

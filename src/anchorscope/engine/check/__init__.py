@@ -1,4 +1,4 @@
-"""Is this model understood? Everything a run does, held against stock attention on the model."""
+"""Check that the engine agrees with transformers' own (stock) attention on a model."""
 
 from anchorscope.engine.check.checks import Check, check_model
 from anchorscope.engine.check.proof import require_understood

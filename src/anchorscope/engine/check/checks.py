@@ -1,4 +1,4 @@
-"""Check that a model is understood: what a run does, against stock attention on the same model.
+"""Compare the engine with transformers' own (stock) attention on the same model.
 
 Three made-up prompts are answered, and read under one intervention of every kind. The checks are
 about arithmetic, so the tokens need no meaning.
@@ -29,12 +29,12 @@ from anchorscope.models import Model
 from anchorscope.models.parts import longest_row
 from anchorscope.models.prompts import first_tokens
 
-# What an intervention moves must be this many times what rounding may: else nothing is proved.
+# An intervention must move states this many times further than rounding, or nothing is proved.
 _POWER = 3.0
-_LOGITS = 10.0  # log-probabilities are of another size than states: they may be so much further off
+_LOGITS = 10.0  # log-probabilities differ in size from states: they may be this much further off
 _PREFIX, _TURNS, _ANSWER = 6, (9, 9, 12), 3
 _ALIKE = 4  # tokens with which the first and the last turn begin
-_GAP = 3  # the token of a turn that E_Q leaves out: a row then begins there, with E_Q's rest behind
+_GAP = 3  # the token of a turn that E_Q leaves out: a row then begins there, before the rest of E_Q
 _WINDOWS = ("sliding_window", "attention_chunk_size", "sliding_window_size", "window_size")
 _NARROW = 8  # tokens of a window that a short row reaches beyond
 _FAR = 1 << 15  # positions beyond are not tried
@@ -55,7 +55,7 @@ def check_model(model: Model) -> Iterator[Check]:
     """Check that the knockout is exact on a model, which is left as it was; raises no error.
 
     Args:
-        model: What `load_model` gave.
+        model: A model from `load_model`.
 
     Returns:
         Each check as it is done: its name, whether it passed, and what was seen.
@@ -79,9 +79,9 @@ def check_model(model: Model) -> Iterator[Check]:
 
 
 def _report(model: Model) -> Iterator[Check]:
-    """Each check; an error is a failed one.
+    """Run the checks; an error counts as a failed check.
 
-    What half precision rounds too much to tell is tried again in float32. In half precision the
+    A check that fails by half-precision rounding is repeated in float32. In half precision the
     states must still be nearer to stock attention's than to the clean ones.
     """
     try:
@@ -117,7 +117,7 @@ def _checks(model: Model) -> Iterator[Check]:
 
 @torch.no_grad()
 def _logits(model: Model) -> Tensor:
-    """The logits [vocabulary] that the model gives as it is outside of a lease."""
+    """The model's own logits [vocabulary] for a made-up prompt, outside of a lease."""
     tokens = torch.tensor([prompts_for(model)[0]], device=model.device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -128,10 +128,9 @@ def _logits(model: Model) -> Tensor:
 
 
 def prompts_for(model: Model) -> list[tuple[int, ...]]:
-    """Three made-up prompts.
+    """Three made-up prompts that share tokens with equal states, both clean and cut.
 
-    Not all of their tokens are distinct, clean or cut: the second turn differs from the first in
-    E_Q alone, and the third begins like it.
+    The second turn differs from the first in E_Q alone, and the third begins like the first.
     """
     generator = torch.Generator().manual_seed(0)
     size = model.lm.config.get_text_config().vocab_size
@@ -150,7 +149,7 @@ def _positions(
     """The positions of a made-up prompt with its answer.
 
     E_Q is the middle of the turn but for one token: the longer it is, the more a cut must move.
-    The gap in it is there for rows that leave out the keys behind it.
+    The gap tests rows that leave out the keys after it.
     """
     turn = range(start, len(prompt))
     return TokenPositions(
@@ -192,8 +191,8 @@ def _engine_states(
 
 
 def _state_checks(model: Model) -> Generator[Check, None, float]:
-    """The checks of states against stock attention; gives how far rounding may move states."""
-    # What the engine gives.
+    """Check states against stock attention; returns how far rounding may move states."""
+    # States from the engine.
     prompts, weights = prompts_for(model), []
     with Lease(model) as lease:
         prefix = read_prefix(lease, prompts[0][:_PREFIX])
@@ -201,7 +200,7 @@ def _state_checks(model: Model) -> Generator[Check, None, float]:
         written = write_answers(lease, prefix, prompts, stop_ids=never, limit=_ANSWER)
         answers, trunk = [answer.token_ids for answer in written.answers], written.trunk
         samples = [_positions(p, own) for p, own in zip(prompts, answers, strict=True)]
-        # Not before a first pass: a model without heads is refused by it, with the reason.
+        # After a first pass, which refuses a model without heads and gives the reason.
         kinds = _kinds(model)
         states = _engine_states(lease, trunk, samples, (*kinds.values(), ANSWER_ONLY))
         rows = [row_for(trunk, s, n, KNOCKOUT) for n, s in enumerate(samples)]
@@ -215,7 +214,7 @@ def _state_checks(model: Model) -> Generator[Check, None, float]:
     yield Check(
         "its attention can be read", True, f"{model.blocks} blocks, width {model.parts.width}"
     )
-    # The same by stock attention.
+    # The same states from stock attention.
     ids = [sample.ids for sample in samples]
     stock = stock_pass(model, ids)
     limit = rounding(model, ids, stock)
@@ -253,7 +252,7 @@ def _state_checks(model: Model) -> Generator[Check, None, float]:
 def _decoding(
     written: DecodedBatch, samples: Sequence[TokenPositions], states: Tensor, logits: Tensor
 ) -> tuple[float, float]:
-    """How far the answers' states and log-probabilities are from those of whole rows at once."""
+    """Largest differences of decoded states and log-probabilities from those of whole rows."""
     far = unsure = 0.0
     for row, (sample, answer) in enumerate(zip(samples, written.answers, strict=True)):
         span = slice(sample.answer_at, len(sample.ids))
@@ -277,9 +276,9 @@ def _against_stock(
     clean: Tensor,
     limit: float,
 ) -> Check:
-    """One intervention against stock attention with that change.
+    """Compare one intervention with stock attention under the same change.
 
-    A window needs a pass for each layer that it is read at; of the others one pass has all layers.
+    A window needs a pass for each layer it is read at; for the others one pass has all layers.
     """
     window = window_of(kind.layers) is not None
     far = moved = 0.0
@@ -364,9 +363,9 @@ def _check_long(model: Model, limit: float) -> Check:
 
 
 def _check_pack(model: Model, limit: float) -> Check:
-    """Check that the last row of a full pack is that row alone.
+    """Check that the last row of a full pack has the same states as that row alone.
 
-    A smaller bound is noted. Longer packs than this are tried when they come.
+    Where only a smaller pack passes, its size is stored. Longer packs are tried before their use.
     """
     facts = replace(facts_of(model.lm), largest=None, proved=None, rounding=limit)
     set_facts(model.lm, facts)
@@ -390,7 +389,7 @@ def _check_pack(model: Model, limit: float) -> Check:
 
 
 def can_be_float32(model: Model) -> bool:
-    """Whether all weights are plain half-precision ones on one device."""
+    """Whether all weights are half precision, not quantized, and on one device."""
     weights = list(model.lm.parameters())
     plain = getattr(model.lm, "hf_quantizer", None) is None
     whole = len({weight.device for weight in weights}) == 1 and weights[0].device.type != "meta"
@@ -399,9 +398,9 @@ def can_be_float32(model: Model) -> bool:
 
 @contextmanager
 def in_float32(model: Model) -> Iterator[None]:
-    """The model with its half-precision weights as float32; afterwards as it was, bit for bit.
+    """Convert half-precision weights to float32 until the block ends; then restore them.
 
-    Every bfloat16 and float16 is a float32, so the way there and back loses nothing.
+    Every bfloat16 and float16 value is a float32 value, so they are restored bit for bit.
     """
     tensors = [*model.lm.parameters(), *model.lm.buffers()]
     half = [(tensor, tensor.dtype) for tensor in tensors if tensor.dtype in _HALF]

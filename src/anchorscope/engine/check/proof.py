@@ -1,4 +1,4 @@
-"""Keep the proof that a model is understood, in this process and on disk for the next.
+"""Cache the proof that a model passes all checks, in memory and on disk.
 
 A proof holds for these weights and this config, on this device with these versions, and for this
 source of the engine. Where one of them differs, the model is proved again. `doctor` always proves.
@@ -27,14 +27,14 @@ from anchorscope.run_folder.disk import write_atomic
 from anchorscope.run_folder.identity import versions, weights_hash
 from anchorscope.run_folder.remote import cache_folder
 
-_PROVED: dict[str, ModelFacts] = {}  # by what a proof holds for
+_PROVED: dict[str, ModelFacts] = {}  # by `_key`
 _HASHES: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # of weights, as first seen
 
 
 def require_understood(model: Model, *, weights: str | None = None) -> None:
-    """Raise a UserError that names the failed checks; a proof is kept and made only once.
+    """Check a model once and cache the proof; raise a UserError that names the failed checks.
 
-    `weights` is their hash, where it was computed already.
+    `weights` is the hash of the weights, where it was computed already.
     """
     if weights is not None or model.lm not in _HASHES:
         _HASHES[model.lm] = weights or weights_hash(model.lm)
@@ -50,7 +50,7 @@ def require_understood(model: Model, *, weights: str | None = None) -> None:
                 f"`anchorscope doctor --model {model.source}` shows every check."
             )
         proved = replace(facts_of(model.lm), bounds=None)
-        with suppress(OSError):  # a full or read-only cache costs the next run its proof, no more
+        with suppress(OSError):  # a full or read-only cache only makes the next run prove it again
             write_atomic(file, json.dumps(asdict(proved)) + "\n")
     elif (facts.proved or 0) > (proved.proved or 0):  # longer packs were tried since
         proved = replace(proved, proved=facts.proved, largest=facts.largest)
@@ -59,7 +59,7 @@ def require_understood(model: Model, *, weights: str | None = None) -> None:
 
 
 def _stored(file: Path) -> ModelFacts | None:
-    """What an earlier process found out about the model; None where none has proved it."""
+    """The proof that an earlier process stored; None where there is none."""
     try:
         return ModelFacts(**json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -67,7 +67,7 @@ def _stored(file: Path) -> ModelFacts | None:
 
 
 def _key(model: Model) -> str:
-    """A hash of what a proof holds for; weights that are changed in place are not read again."""
+    """A hash of all that a proof depends on; weights changed in place are not read again."""
     # The processor or GPU that computes, as far as rounding depends on it.
     device = [str(model.device), platform.machine(), torch.backends.cpu.get_cpu_capability()]
     if model.device.type == "cuda":

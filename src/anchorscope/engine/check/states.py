@@ -1,9 +1,9 @@
-"""Check hidden states that another program wrote: are they the model's, row by row?
+"""Check that hidden states written by another program are this model's, row by row.
 
-Read are safetensors as vLLM's hidden-states connector writes them, one file a row: `token_ids`
+The files are safetensors as vLLM's hidden-states connector writes them, one file a row: `token_ids`
 [token] and `hidden_states` [token, layer, width], layer k after block k, before the final norm. A
 sample of the files is compared with plain passes of the model over the same tokens. Where states
-are others, each known fault is tried in turn, and the one that explains them is named.
+differ, each known fault is tried in turn, and the one that explains them is named.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SAMPLE = 16  # files, from both ends: those of one batch are neighbours
 _LONGEST = 1024  # tokens of a row that are read
 _LAST = 32  # tokens that are compared: prompts may all begin alike
 _ALIKE = 0.1  # mean share of a value by which states may differ: 0.02 in bfloat16, 1 for other rows
-_ODD = 0.9  # of the tokens must agree: rounding moves an odd one further
+_ODD = 0.9  # share of the tokens that must agree: rounding moves an outlier further
 _HALVES = (torch.bfloat16, torch.float16)
 _FAULTS = {
     "rows": "each row has its own states, none of another row",
@@ -50,7 +50,7 @@ class _Row:
 
 
 def check_states(model: Model, folder: str | Path) -> Iterator[Check]:
-    """Each check of the states in a folder; a fault that explains them fails the check of it."""
+    """Check the states in a folder; a fault that explains a difference fails its check."""
     files = _files(user_path(str(folder)))
     half = _SAMPLE // 2
     chosen = files if len(files) <= _SAMPLE else [*files[:half], *files[-half:]]
@@ -95,9 +95,9 @@ def check_states(model: Model, folder: str | Path) -> Iterator[Check]:
 def _explanations(
     model: Model, row: _Row, rows: Sequence[_Row], layers: list[int]
 ) -> Iterator[tuple[str, str, float]]:
-    """Each fault with a detail, and how far the states are from what it makes of the model's own.
+    """Yield each fault, a detail, and the distance of the states from the model's with that fault.
 
-    First no fault, "".
+    The first is no fault, "".
     """
     right = row.own[:, layers]
     yield "", "", _distance(row.states, right)
@@ -145,7 +145,7 @@ def _own_states(model: Model, ids: Sequence[int]) -> Tensor:
 
 
 def _layers(rows: Sequence[_Row], blocks: int) -> list[int]:
-    """The layers that the files hold: all of them, or those that most rows are nearest to."""
+    """The layers that the files hold: all, or the nearest ones by the median over rows."""
     kept = rows[0].states.shape[1]
     if kept >= blocks:
         return list(range(blocks + 1))[-kept:]
@@ -158,7 +158,7 @@ def _layers(rows: Sequence[_Row], blocks: int) -> list[int]:
 
 
 def _other_dtype(states: Tensor, dtype: torch.dtype) -> str | None:
-    """In words, how states are in another dtype than the model; None where they are not."""
+    """Describe how the states' dtype differs from the model's; None where it does not."""
     if not states.isfinite().all():
         return f"{str(states.dtype)[6:]} with values that are not finite"
     if states.dtype != dtype:
@@ -180,7 +180,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read(model: Model, file: Path) -> _Row:
-    """The row of a file; a UserError where it is no such file, or of another model."""
+    """Read the tokens and states of a file; raise a UserError where they do not fit the model."""
     try:
         with safe_open(file, "pt") as tensors:
             ids, states = (tensors.get_tensor(name) for name in ("token_ids", "hidden_states"))

@@ -1,8 +1,8 @@
-"""States by stock attention: whole rows, transformers' own code, edits at the softmax alone.
+"""States from transformers' own (stock) attention, with interventions made at the softmax.
 
-Independent of the engine on purpose. No packing, no memory, no mask of ours: each row runs whole
-through eager attention, and what an intervention changes is changed where the scores become
-weights, whatever way the model made them.
+Independent of the engine on purpose. No packing, no cache, no mask of ours: each row runs whole
+through eager attention, and an intervention edits the scores or weights at the softmax, however
+the model computes them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from anchorscope.engine.packs import apart
 from anchorscope.models import Model
 
 _SOFTMAX = (functional.softmax, torch.softmax, Tensor.softmax)
-_LOG_SUM = (torch.logsumexp, Tensor.logsumexp)  # how some models let a sink take its share
+_LOG_SUM = (torch.logsumexp, Tensor.logsumexp)  # how some models apply an attention sink
 
 
 class Stock(NamedTuple):
@@ -39,11 +39,11 @@ class Stock(NamedTuple):
 
 @dataclass(frozen=True)
 class Cut:
-    """What an intervention changes in whole rows, for the states of one layer, from 1."""
+    """The edges that an intervention changes in whole rows, for the states of one layer."""
 
     kind: Intervention
     edges: Tensor  # bool [row, 1, query, key]
-    layer: int
+    layer: int  # from 1
 
     def edges_in(self, block: int, heads: int) -> Tensor | None:
         """The edges that change in a block, bool [row, 1 or head, query, key]; None: none."""
@@ -63,8 +63,9 @@ def stock_pass(
     *,
     attention: str = "eager",
 ) -> Stock:
-    """States and logits at every token; nothing looks ahead, so padding is on the right."""
+    """Run whole rows through stock attention: states and logits at every token."""
     length = max(len(row) for row in rows)
+    # Tokens see only earlier ones, so padding on the right changes nothing.
     padded = [[*row, *[row[-1]] * (length - len(row))] for row in rows]
     tokens, states = torch.tensor(padded, device=model.device), []
     scores = _Scores(cut, length)
@@ -93,7 +94,7 @@ def stock_pass(
 
 
 def stock_states(model: Model, rows: Sequence[Sequence[int]], cut: Cut | None = None) -> Tensor:
-    """The states [row, layer, width] at each row's last token."""
+    """States [row, layer, width] at each row's last token by stock attention."""
     states = stock_pass(model, rows, cut).states
     return states[torch.arange(len(rows)), [len(row) - 1 for row in rows]]
 
@@ -154,13 +155,13 @@ def stock_under(
 
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-3, torch.bfloat16: 2e-2}
-# Deep models with large activations round further in half precision: as far as transformers' own
-# two ways of attention differ on this very model, and a little more.
+# Deep models with large activations round further in half precision: a multiple of how far
+# transformers' own two attentions differ on the same model.
 _SLACK = 4.0
 
 
 def rounding(model: Model, rows: Sequence[Sequence[int]], eager: Stock) -> float:
-    """How far states may be apart and still be the same but for rounding."""
+    """The largest difference between states that rounding alone may cause."""
     usual = _TOLERANCE.get(model.dtype, _TOLERANCE[torch.bfloat16])
     if model.dtype == torch.float32 or not model.lm._supports_sdpa:
         return usual
