@@ -21,7 +21,7 @@ from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.stats.intervals import rate
 
 LEAST = 10  # samples of a group below which there is no band, and no share of wrong answers
-NEAR = 0.1  # how far from a probability others count as given the same
+NEAR = 0.1  # probabilities this close count as the same
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Wrong:
 
 @dataclass(frozen=True, kw_only=True)
 class PathwayVote:
-    """The pathway at one layer, and how many of the probes that never saw the question say Q."""
+    """The pathway at one layer, and how many probes that never saw the question vote for Q."""
 
     pathway: str  # Q or A
     votes: int  # probes whose prediction flips under the knockout
@@ -45,7 +45,7 @@ class PathwayVote:
 
     @property
     def agreeing(self) -> int:
-        """How many probes say the same pathway."""
+        """The number of probes that agree with the pathway."""
         return self.votes if self.pathway == "Q" else self.probes - self.votes
 
     @property
@@ -151,7 +151,7 @@ class RunReadings:
         return middles
 
     def wrong(self, mode: Mode, probability: float) -> Wrong:
-        """P(wrong) by the run's probe, with the share of wrong answers among those alike."""
+        """P(wrong) by the run's probe, with the share of wrong answers at similar P(wrong)."""
         rows = where(self.run.pathways, dataset=self.dataset, mode=mode, layer=self.layer)
         near = np.abs(expit(rows["logit_clean"].to_numpy(float)) - probability) <= NEAR
         share = rate(rows["z"].to_numpy(float)[near])

@@ -1,4 +1,4 @@
-"""Numbers for Prometheus: requests, waits, and what the detector says, so that drift is seen."""
+"""Prometheus metrics: requests, waits, and the detector's outcomes, which show drift."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TENTHS = tuple(n / 10 for n in range(1, 11))
 
 
 class Metrics:
-    """Counters and histograms in a registry of their own: two servers in a process do not mix."""
+    """Counters and histograms in a separate registry, so that servers of one process do not mix."""
 
     def __init__(self, detector: dict[str, Any]) -> None:
         own = self._registry = CollectorRegistry()
@@ -65,5 +65,5 @@ class Metrics:
             self._seconds.observe(facts["seconds"])
 
     def text(self) -> bytes:
-        """What Prometheus reads."""
+        """The metrics in Prometheus's text format."""
         return generate_latest(self._registry)
