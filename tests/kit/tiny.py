@@ -62,5 +62,5 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def replaced(lm: torch.nn.Module) -> list[str]:
-    """The kinds of the modules that run other code than their own."""
+    """The class names of the modules whose `forward` is replaced."""
     return [type(m).__name__ for m in lm.modules() if "forward" in m.__dict__]
