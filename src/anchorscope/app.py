@@ -137,7 +137,7 @@ class AppState:
         return iter(drawn.get, None)
 
     def _panel(self, step: Step, show: Callable[[str], Any]) -> str:
-        """The panel of a step; a mistake in its changes is shown above the panel without them."""
+        """Render a step's panel; an error in its changes is shown above the panel without them."""
         question = step.question
         if step.about is not None:
             question = with_subject(self._answer(step.dataset, question).sample, step.about)
@@ -214,7 +214,7 @@ def page(state: AppState, script: str) -> str:
         "app.html",
         title="anchorscope app",
         kind="app",
-        policy=None,  # a header says it
+        policy=None,  # it is in a header
         style=style,
         script=script,
         run=state.run,

@@ -72,7 +72,7 @@ def new_app(**options: Any) -> FastAPI:
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
-        if not isinstance(error, ApiError):  # the router's
+        if not isinstance(error, ApiError):  # raised by the router
             words = f"{request.method} {request.url.path}: {error.detail}."
             error = ApiError(error.status_code, words)
         return error.response()
@@ -142,7 +142,7 @@ class Guard:
                 facts["status"] = message["status"]
                 message["headers"] = self._with_headers(message.get("headers", []), facts["id"])
             elif not message.get("more_body", False):
-                report()  # before the client has it all: an answered request is counted
+                report()  # before the last bytes: every answered request is counted
             await send(message)
 
         try:
@@ -194,7 +194,7 @@ class Guard:
     def _with_headers(
         self, headers: Collection[tuple[bytes, bytes]], request: str
     ) -> list[tuple[bytes, bytes]]:
-        """The headers of a reply with ours; a route may name a policy of its own."""
+        """Add security headers to a reply; those that its route sets take precedence."""
         ours = {
             b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
             b"referrer-policy": b"no-referrer",
@@ -208,7 +208,7 @@ class Guard:
 
 
 def _request_id(scope: Message) -> str:
-    """The id that the client gave its request, where that is a short word, or a new one."""
+    """The client's x-request-id if it is a short word, else a new id."""
     sent = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
     return sent if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", sent) else uuid.uuid4().hex
 

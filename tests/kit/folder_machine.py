@@ -39,7 +39,7 @@ class FolderMachine(RuleBasedStateMachine):
         self.kept: dict[str, bytes] = {}  # completed writes
         self.unsure: dict[str, set[bytes]] = {}  # died while writing: the old one or the new one
         self.flipped: set[str] = set()  # its bytes were damaged since
-        self.unmarked: set[str] = set()  # its marker was
+        self.unmarked: set[str] = set()  # its marker was damaged or removed
         self.noted: dict[str, int] = {}  # in run.json
         self.finished = False
         self._dies(call, data, lambda: Store.open(self.path, IDENTITY))

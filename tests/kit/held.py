@@ -16,7 +16,7 @@ from anchorscope.models import Model
 from kit.engine_samples import PREFIX, SAMPLES, cut_of, engine_states
 from kit.plain_scores import Change, plain_scores
 
-CLOSE = 1e-3  # of the largest value of a layer: a wrong mask is off by a hundred times that
+CLOSE = 1e-3  # of the largest value of a layer: a wrong mask differs a hundred times as much
 BETA = 1.5
 ANSWERED = [replace(s, exact_answer=tuple(range(s.answer_at, len(s.ids)))) for s in SAMPLES[:3]]
 

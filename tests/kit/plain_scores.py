@@ -99,7 +99,7 @@ class _Running:
     def _changed(self, function, *, sums: bool):
         def changed(scores, *args, **kwargs):
             size = len(self.edges)
-            keys = scores.shape[-1] - size  # 1 where a sink takes its share
+            keys = scores.shape[-1] - size  # 1 where there is an attention sink
             if self.within or scores.dim() != 4 or scores.shape[-2] != size or keys not in (0, 1):
                 return function(scores, *args, **kwargs)
             hit = functional.pad(self._edges(scores.shape[1]), (0, keys)).to(scores.device)

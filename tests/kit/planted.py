@@ -108,7 +108,7 @@ def planted_model(noise: float = 0.02) -> Model:
         for place, letter in enumerate(LETTERS):
             embedding[vocabulary[letter], [place, _IS_SUBJECT]] = 1
             lm.lm_head.weight[vocabulary[letter.lower()], _COPY.start + place] = 1
-        # The slowest pair of the rotary embedding hardly turns: the score knows no distance.
+        # The slowest pair of the rotary embedding hardly turns: distance does not affect scores.
         attention.q_proj.weight[own[7], _EVERY] = 1.5
         attention.k_proj.weight[own[7], _IS_SUBJECT] = 1.5
         for place in range(8):

@@ -77,7 +77,7 @@ class Disk:
         return {p.name: None if p.is_dir() else self._bytes(p) for p in folder.iterdir()}
 
     def _bytes(self, file: Path) -> bytes:
-        """A file's bytes, or a torn half of them where they were not synced."""
+        """A file's bytes after a power cut: only the first half if they were not synced."""
         data = file.read_bytes()
         return data if self.synced.get(file.stat().st_ino) == data else data[: len(data) // 2]
 
@@ -91,7 +91,7 @@ class Disk:
         self.settle()
 
     def _left(self, folder: Path, lucky: Callable[[], bool]) -> Iterator[tuple[Path, Content]]:
-        """Every path under a folder after a power cut, folders before what is in them."""
+        """Every path under a folder after a power cut, folders before their contents."""
         now, safe = self._now(folder), self.safe.get(folder, {})
         for name in sorted({*now, *safe}):
             same = name in now and name in safe and now[name] == safe[name]

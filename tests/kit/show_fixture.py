@@ -1,4 +1,4 @@
-"""A plausible synthetic run folder, with every number computed here from simulated logits."""
+"""A plausible synthetic run folder, with numbers from simulated logits and random draws."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Detector:
     threshold: float  # of the probability
     calibrated_on: str
     trained_on: Mapping[str, Any]  # datasets and counts
-    evaluation: dict[str, Any]  # the numbers it was accepted with
+    evaluation: dict[str, Any]  # its numbers on held-out answers
     licence: dict[str, str]
     beliefs: Beliefs | None = None
     distance: Distance | None = None  # from the training states
@@ -603,7 +603,7 @@ class RunningScore:
     """P(wrong) of an answer that is still being written, as if it ended with its newest token.
 
     By the detector itself where it reads clean states alone, else by the calibrated probe of the
-    layer that its training chose. Both are one product with a state that was computed anyway.
+    layer that its training chose. Both cost one product with a state that is computed anyway.
     """
 
     def __init__(self, detector: Detector) -> None:

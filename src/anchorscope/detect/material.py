@@ -27,7 +27,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, kw_only=True)
 class SampledAnswers:
-    """Several sampled answers to one question, and what sampling them took."""
+    """Several sampled answers to one question, and the cost of sampling them."""
 
     texts: tuple[str, ...]
     temperature: float = 1.0

@@ -288,7 +288,7 @@ def _pieces(model: Model, exchange: Exchange) -> tuple[list[PromptPart], bool]:
         )
         if any(rest.count(mark) != 1 for mark in marks) or sorted(marks, key=rest.find) != marks:
             raise ValueError("it does not write each of them once, in their order")
-    except Exception as error:  # templates raise what they like
+    except Exception as error:  # templates can raise any error
         raise UserError(
             f"The chat template of {model.name} refuses these messages ({error}). Give the raw "
             "text before the answer as `prompt`."

@@ -30,7 +30,7 @@ from anchorscope.engine.transfer import to_host
 from anchorscope.models import Model
 from anchorscope.records import Answer
 
-# Logits held at once, as many as 256 MiB of float32 hold; one answer's at least.
+# Logits held at once: at most 256 MiB of float32, but at least one answer's.
 LOGITS = 1 << 26
 PrefixOf = Callable[[Lease], Prefix]  # tokens that most prompts begin with, read once
 
@@ -267,7 +267,7 @@ def _read(
             own = (float(first[n][ids[0]]), *log_probs)
             answer = replace(answers[n].answer, log_probs=own, first_entropy=entropy)
             answers[n] = replace(answers[n], answer=answer)
-    empty = grown.last.states[:0]  # an answer without tokens has nothing of its own
+    empty = grown.last.states[:0]  # no states where no answer has tokens
     return answers, torch.cat([empty, *(states[n] for n in sorted(states))])
 
 

@@ -46,7 +46,7 @@ def rows_of_file(place: str | Path) -> list[Fields]:
 def rows_to_score(place: str | Path) -> tuple[list[Fields], list[Exchange]]:
     """The rows of a file and the exchange in each; a `question` may come without an answer."""
     rows = rows_of_file(place)
-    if extension(Path(place)) in (".csv", ".tsv"):  # where a missing value is an empty one
+    if extension(Path(place)) in (".csv", ".tsv"):  # where a missing value is an empty text
         rows = [row | {"answer": row.get("answer") or None} for row in rows]
     name = "standard input" if str(place) == "-" else Path(place).name
     return rows, [

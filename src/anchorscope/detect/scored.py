@@ -60,7 +60,7 @@ class Scored:
         return f"Scored({self.answer!r}, {self.outcome}, P(wrong) {self.probability:.2f})"
 
     def _repr_html_(self) -> str:
-        """Its fields as a table, for notebooks; pandas escapes every text."""
+        """The fields as an HTML table, for notebooks; pandas escapes every text."""
         return to_frame([self]).T.to_html(header=False)
 
 

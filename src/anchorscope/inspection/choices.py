@@ -18,7 +18,7 @@ PATCH, WINDOW, HEADS = "patch", "window", "heads"
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """Which changes to read beside the clean pass and the knockout.
+    """The changes to read in addition to the clean pass and the knockout.
 
     `cut` are positions of prompt tokens; None is the run's own choice, the exact question tokens.
     """

@@ -1,4 +1,4 @@
-"""Read an answer with a run's probes: P(wrong), the pathway, and their track record."""
+"""Read an answer with a run's probes: P(wrong), the pathway, and their accuracy in the run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEAR = 0.1  # probabilities this close count as the same
 
 @dataclass(frozen=True, kw_only=True)
 class Wrong:
-    """P(wrong) of an answer, which probe or detector gives it, and its calibration in words."""
+    """P(wrong) of an answer, the probe or detector that gives it, and its calibration in words."""
 
     probability: float
     by: str  # "detector probe" or "the run's probe at layer 20"
@@ -50,7 +50,7 @@ class PathwayVote:
 
     @property
     def certainty(self) -> str:
-        """The share of agreeing probes in a word."""
+        """The share of agreeing probes as a word: "clear", "likely" or "unsure"."""
         share = self.agreeing / self.probes
         return "clear" if share >= 0.9 else "likely" if share >= 0.7 else "unsure"
 
@@ -81,7 +81,7 @@ class RunReadings:
 
     @cached_property
     def folds(self) -> dict[str, int]:
-        """The fold of each question that a probe was trained with, by id."""
+        """The fold of each question that probes were trained on, by question id."""
         samples = where(self.run.samples, dataset=self.dataset)
         if "fold" not in samples.columns:
             return {}

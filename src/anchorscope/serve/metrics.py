@@ -58,7 +58,7 @@ class Metrics:
                 histogram.observe(value)
 
     def finished(self, facts: dict[str, Any]) -> None:
-        """Count a request; a path that does not exist is `other`, or scanners would fill memory."""
+        """Count a request; unknown paths count as `other`, so that scanners cannot fill memory."""
         path = facts["path"] if facts["path"] in PATHS else "other"
         self._requests.labels(path, str(facts["status"])).inc()
         if path != "other" and facts["method"] == "POST" and facts["status"] == 200:

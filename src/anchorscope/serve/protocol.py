@@ -158,7 +158,7 @@ class ChatRequest(Generation):
 
 
 class CompletionRequest(Generation):
-    """The body of /v1/completions; `logprobs` gives those of the tokens that were chosen."""
+    """The body of /v1/completions; `logprobs` covers only the tokens of the answer."""
 
     prompt: str | list[str]
     logprobs: int | None = Field(None, ge=0, le=1)

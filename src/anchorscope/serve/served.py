@@ -81,7 +81,7 @@ class Served:
         self.answer([Ask(exchange=first)])
 
     def check(self, ask: Ask) -> None:
-        """Raise an ApiError where a prompt is refused, or leaves no room for an open answer."""
+        """Raise an ApiError if a prompt is invalid, or leaves no room for its answer."""
         try:
             prompt = len(task_of(self.model, self._bound, ask.exchange, 0).prompt_ids)
         except UserError as error:
@@ -221,7 +221,7 @@ class _Row:
         self.send(Piece(self.number, self._beyond(text.rstrip(_HALF).rstrip()), running))
 
     def end(self) -> tuple[str, tuple[int, ...], bool]:
-        """Text and tokens up to the first stop or the most tokens, and whether the answer ended."""
+        """Text and tokens up to the first stop text or the limit, and whether the answer ended."""
         if self.ask.given:
             return self.ask.exchange.answer or "", (), True
         ids = self.answer.token_ids[: self.ask.most]

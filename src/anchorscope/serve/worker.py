@@ -55,7 +55,7 @@ class Worker:
         metrics.waiting.set_function(self._waiting.qsize)
 
     def stop(self) -> None:
-        """End the thread after the call it is in: torch aborts a process that ends inside one."""
+        """End the thread after its current call: torch aborts a process that exits during one."""
         self._stopping = True
         with suppress(queue.Full):  # then the thread is not waiting
             self._waiting.put_nowait(None)

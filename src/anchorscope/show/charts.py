@@ -34,7 +34,7 @@ INTERVENTIONS: Mapping[str, tuple[str, str]] = {  # name -> (what a reader calls
 }
 _OTHER = ("#bcbd22", "#17becf", "#8c564b")  # for an intervention without a name of its own
 # Below this many samples a bootstrap interval is too narrow to be believed; such points
-# are drawn hollow and such numbers are said to be few.
+# are drawn hollow and such numbers are labelled as few.
 FEW = 10
 NULL_LABEL = "Q under one mechanism"
 CONTROL_LABEL = "Pale: the same under neutral tokens"
@@ -61,20 +61,20 @@ class Series:
 
     @property
     def alone(self) -> np.ndarray:
-        """Which points have no neighbour to draw a line to."""
+        """Whether each point has no neighbour to draw a line to, bool [layer]."""
         finite = np.isfinite(self.value)
         padded = np.concatenate([[False], finite, [False]])
         return finite & ~padded[:-2] & ~padded[2:]
 
     @property
     def few(self) -> np.ndarray:
-        """Which points have fewer samples than an interval needs."""
+        """Whether each point has fewer samples than an interval needs, bool [layer]."""
         return np.isfinite(self.value) & (self.n < FEW)
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """The curves of one panel: a choice on a page's switch, a panel of a figure."""
+    """The curves of one panel of a figure, or of one choice on a page's switch."""
 
     row: str = ""  # named beside the panel's row
     column: str  # named above the panel
@@ -113,7 +113,7 @@ class Maps:
 
 
 def color_of(position: int) -> str:
-    """The colour of the dataset at `position` (from 0); A is dashed, its control pale."""
+    """The colour of the dataset at `position` (from 0)."""
     return PALETTE[position % len(PALETTE)]
 
 

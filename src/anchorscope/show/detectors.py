@@ -70,7 +70,7 @@ def write_detect_figures(
 def _plot_curves(
     scores: pd.DataFrame, points: Points, x: str, y: str, diagonal: bool, caption: str
 ) -> Figure:
-    """A panel per dataset, a curve per detector, on answers about unseen entities."""
+    """Draw a panel per dataset, a curve per detector, on answers about unseen entities."""
     views = []
     for dataset in dict.fromkeys(scores["dataset"]):
         series = []
@@ -90,7 +90,7 @@ def _plot_curves(
 
 
 def _plot_transfer(transfer: pd.DataFrame) -> Figure:
-    """AUROC by training set (rows) and test set (columns): a panel per detector."""
+    """Draw AUROC by training set (rows) and test set (columns): a panel per detector."""
     others = transfer["kind"] == "left-out"
     transfer = transfer.assign(train=transfer["train"].mask(others, "all others"))
     trains, tests = (list(dict.fromkeys(transfer[name])) for name in ("train", "test"))

@@ -125,7 +125,7 @@ def patching_chart(run: RunView) -> Chart:
 
 
 def _donors(run: RunView) -> str:
-    """How many matched donors share the relation, and change the prompt's length."""
+    """A sentence on how many matched donors share the relation, and change the prompt's length."""
     donors = records(where(run.donors, kind="matched"))
     if not donors:
         return ""

@@ -174,7 +174,7 @@ def _cautions(run: RunView, row: Row) -> list[str]:
 
 
 def _robustness(run: RunView, dataset: str) -> str:
-    """Under how many other choices the finding is the same; empty without `--robust`."""
+    """The number of other choices with the same finding, in words; empty without `--robust`."""
     if not run.has_robust:
         return ""
     first, *others = records(where(run.robust, dataset=dataset))
@@ -196,7 +196,7 @@ def kinds(samples: pd.DataFrame) -> pd.Series:
 
 
 def answers(run: RunView) -> list[dict[str, Any]]:
-    """Per dataset the counts of answers, what was left out, and which finder marked spans."""
+    """Counts of answers by dataset, with the dropped questions and the finders of spans."""
     dropped = {str(d["name"]): d.get("dropped") or {} for d in run.info["datasets"]}
     rows = []
     for name, title in run.titles.items():
@@ -215,7 +215,7 @@ def answers(run: RunView) -> list[dict[str, Any]]:
 
 
 def _pairs(pairs: Iterable[tuple[object, object]]) -> str:
-    """'first (second), first (second)', or 'none'."""
+    """Join pairs as 'first (second), first (second)', or 'none'."""
     return ", ".join(f"{first} ({second})" for first, second in pairs) or "none"
 
 

@@ -13,7 +13,7 @@ _SIGNS = {"\n": "⏎", "\t": "⇥"}
 # Format and control characters, odd spaces, and letters without a shape; web/text.js has the same.
 _CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"})
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
-_UNUSUAL = re.compile(r"[^ -~]")  # printable ASCII needs no look
+_UNUSUAL = re.compile(r"[^ -~]")  # all but printable ASCII
 
 
 def number(value: float, digits: int = 1) -> str:
@@ -47,14 +47,14 @@ def short(value: float) -> str:
 
 
 def span(low: float, high: float, show: Callable[[float], str] = number) -> str:
-    """'low to high', or 'no interval' where an end is unknown."""
+    """Format an interval as 'low to high', or 'no interval' where an end is unknown."""
     if not (math.isfinite(low) and math.isfinite(high)):
         return "no interval"
     return f"{show(low)} to {show(high)}"
 
 
 def with_span(row: Mapping[str, Any], name: str, show: Callable[[float], str]) -> str:
-    """'value (low to high)' of a table's columns `name`, `name_low`, `name_high`."""
+    """Format columns `name`, `name_low` and `name_high` of a row as 'value (low to high)'."""
     value, low, high = (float(row[f"{name}{end}"]) for end in ("", "_low", "_high"))
     if not math.isfinite(value):
         return "not measured"
