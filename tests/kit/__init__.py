@@ -1,1 +1,1 @@
-"""What tests share: tiny models, a plain reference, made-up runs and worlds."""
+"""Test helpers: tiny models, a reference implementation, synthetic runs and worlds."""

@@ -1,4 +1,4 @@
-"""A real browser on the app: visitors, their questions, and what they asked for elsewhere."""
+"""Open the app in a real browser: visitors, their questions, and requests to other addresses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OSLO = "Which country is Oslo in?"
 
 
 def visit(browser: Any, address: str, **options: Any) -> tuple[Any, Heard]:
-    """A tab of a visitor of their own, ready."""
+    """Open the app in a new browser context and wait until it is ready."""
     size = options.pop("viewport", {"width": 1400, "height": 1000})
     tab, heard = browser.new_context(viewport=size, **options).new_page(), Heard()
     heard.listen(tab)
@@ -34,14 +34,14 @@ def ask(tab: Any, question: str) -> None:
 
 
 def settled(tab: Any, side: str, cut: str) -> None:
-    """Waits until exactly these tokens are cut in what the server sent."""
+    """Wait until the server's panel shows exactly these tokens as cut."""
     read = f"[...document.querySelectorAll('{side} [aria-pressed=true]')]"
     joined = f"{read}.map(b => b.innerText).join('') === {cut!r}"
     until(tab, f"{joined} && !document.querySelector('{side} .busy')")
 
 
 def until(tab: Any, expression: str) -> None:
-    """Waits until an expression is true; the page's policy forbids what wait_for_function does."""
+    """Wait until an expression is true; the page's policy forbids `wait_for_function`."""
     end = time.monotonic() + 45
     while not tab.evaluate(expression):
         assert time.monotonic() < end, expression

@@ -23,7 +23,7 @@ _SIZES: dict[str, Any] = {
     # Low-rank keys and values
     "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
     "v_head_dim": 12,
-    # Decoders of pairs
+    # Decoders of encoder-decoder models
     "decoder_layers": BLOCKS, "decoder_attention_heads": HEADS, "decoder_ffn_dim": 64,
     "encoder_layers": BLOCKS, "encoder_attention_heads": HEADS, "encoder_ffn_dim": 64,
     "num_decoder_layers": BLOCKS, "num_decoder_attention_heads": HEADS,
@@ -58,7 +58,7 @@ _BY_KIND: dict[str, dict[str, Any]] = {
     "mamba2": {"num_heads": 8, "head_dim": 12},
     "zamba2": {"layer_types": None, "layers_block_type": ["mamba", "hybrid"] * 2},
 }  # fmt: skip
-# Models of several parts: the part that answers is in the list under a name of its own.
+# Models of several parts: their decoder is in the list under a name of its own.
 COMPOSITE = {
     "blt", "emu3", "fuyu", "gemma3", "gemma3n", "gemma4", "gemma4_assistant", "gemma4_unified",
     "gemma4_unified_assistant", "git", "got_ocr2", "llama4", "mllama", "moshi", "musicgen",

@@ -1,4 +1,4 @@
-"""Readings over a band of layers, drawn from a law that a test knows."""
+"""Simulate readings over a band of layers with known effects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def made_band(
     """A band in which each sample loses `lost` [question] of its belief, `again` in the retest.
 
     Beliefs are `margin` on either side of zero with a spread of one; each probe reads them with an
-    error of its own, and the cut jolts a sample by `spread` for all probes alike.
+    error of its own, and the cut adds noise of `spread` to a sample, the same for all probes.
     """
     rng = np.random.default_rng(seed)
     z = rng.permutation(np.arange(n) % 2)

@@ -1,4 +1,4 @@
-"""Materials with a planted truth, and run folders made of them."""
+"""Synthetic detector materials with a known truth, and run folders made of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anchorscope.run_folder.store import Store
 
 
 def material(z, states, *, entities=None, name="made-up", seed=0, log_probs=None, answers=None):
-    """A material of states {name: [question, layer, width]}; texts say nothing of z."""
+    """A material of states {name: [question, layer, width]}; texts are independent of z."""
     n = len(z)
     entities = [f"thing {i}" for i in range(n)] if entities is None else entities
     log_probs = [(-1.0, -0.5)] * n if log_probs is None else log_probs
@@ -45,7 +45,7 @@ def material(z, states, *, entities=None, name="made-up", seed=0, log_probs=None
 
 
 def noise(n=240, layers=8, width=12, seed=0, **more) -> Material:
-    """States that know nothing of z."""
+    """A material whose states are independent of z."""
     rng = np.random.default_rng(seed)
     clean = rng.standard_normal((n, layers, width))
     states = {"clean": clean, "knockout": clean + rng.standard_normal(clean.shape)}
@@ -53,7 +53,7 @@ def noise(n=240, layers=8, width=12, seed=0, **more) -> Material:
 
 
 def plain(n=240, layers=4, width=8, strength=1.2, seed=0, **more) -> Material:
-    """The last-but-one layer holds z along its first direction; the others hold nothing."""
+    """A material whose last-but-one layer holds z along its first direction, others nothing."""
     rng = np.random.default_rng(seed)
     z = rng.permutation(np.arange(n) % 2)
     clean = rng.standard_normal((n, layers, width))
@@ -62,10 +62,10 @@ def plain(n=240, layers=4, width=8, strength=1.2, seed=0, **more) -> Material:
 
 
 def two_pathways(n=800, seed=0, **more) -> Material:
-    """Q holds z in direction 0 and noise in 1, A the other way round; direction 2 says which.
+    """Two pathways: Q holds z in direction 0 and noise in 1, A the reverse; 2 holds the pathway.
 
-    The knockout turns direction 0 round for Q alone. A reweighting by the right sign takes the
-    noise away; by the wrong sign it takes the truth away.
+    The knockout reverses directions 0 and 1 for Q alone. A reweighting by the right sign removes
+    the noise; by the wrong sign it removes the truth.
     """
     rng = np.random.default_rng(seed)
     z, q = rng.permutation(np.arange(n) % 2), rng.random(n) < 0.5
@@ -90,7 +90,7 @@ def two_pathways(n=800, seed=0, **more) -> Material:
 
 
 def unequal(n=900, seed=0, wrong=(0.15, 0.7), strength=0.5) -> Material:
-    """Two pathways as above of which one is more often wrong; the knockout turns Q right round."""
+    """Two pathways, one of them more often wrong; the knockout reverses the states of Q."""
     rng = np.random.default_rng(seed)
     q = rng.random(n) < 0.5
     z = (rng.random(n) < np.where(q, *wrong)).astype(int)
@@ -108,9 +108,9 @@ def unequal(n=900, seed=0, wrong=(0.15, 0.7), strength=0.5) -> Material:
 def two_sources(
     n=400, direction=0, strength=1.0, shift=0.0, seed=0, name="made-up", **more
 ) -> Material:
-    """State and lowest log-probability each know z by themselves: two normal scores, one spread.
+    """Two independent sources of z, the state and the lowest log-probability, both normal.
 
-    A shift moves all states, in a direction that holds nothing.
+    `shift` moves all states in a direction without information.
     """
     rng = np.random.default_rng(seed)
     z = rng.permutation(np.arange(n) % 2)
@@ -126,7 +126,7 @@ def two_sources(
 
 
 def sisters() -> list[Material]:
-    """Two datasets that hold the truth alike, and one that holds it the other way round."""
+    """Three datasets: two hold the truth in the same direction, one in the opposite."""
     out = []
     for number, sign in enumerate((1.0, 1.0, -1.0)):
         rng = np.random.default_rng(number)
@@ -139,7 +139,7 @@ def sisters() -> list[Material]:
 
 
 def write_run(folder: Path, parts: list[Material], **model) -> Path:
-    """A finished run folder that holds these materials."""
+    """Write a finished run folder that holds these materials."""
     store = Store.open(folder, {"made": "up"})
     names = sorted(parts[0].bank.names)
     samples: list[Sample] = []

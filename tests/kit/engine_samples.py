@@ -1,4 +1,4 @@
-"""Made-up samples, and their states by the engine: what the tests of the engine share."""
+"""Synthetic samples and their states by the engine, for tests of the engine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def engine_states(
     prefix=PREFIX,
     budget=64,
 ):
-    """States [sample, layer, width] by the engine."""
+    """The engine's states [sample, layer, width] under an intervention."""
     out = torch.full((len(samples), model.blocks, model.parts.width), torch.nan)
     with Lease(model) as lease:
         front = read_prefix(lease, prefix)
@@ -62,7 +62,7 @@ def engine_states(
 
 
 def cut_of(samples, intervention: Intervention, blocks=lambda block: True):
-    """The same knockout in words the plain way understands."""
+    """The knockout as a `Cut` function for the reference in plain.py."""
     keys = [set(keys_of(s, intervention.keys, seed=SEED)) for s in samples]
 
     def cut(row: int, block: int, query: int, key: int) -> bool:

@@ -24,7 +24,7 @@ from anchorscope.simulate import Truth, simulate
 
 PIECES = ("patching", "answer-only", "saliency", "boundary", "awareness", "heads", "windows")
 STORED = ("clean", "knockout", "neutral", "question", "answer-only")
-STAND_INS = {  # what another run would have read from a model
+STAND_INS = {  # pass that needs a model: stored pass used in its place
     "patch-matched": "question", "patch-other": "neutral", "patch-self": "clean",
     "window-5": "knockout", "single": "neutral", "question-only": "neutral",
 }  # fmt: skip
@@ -73,7 +73,7 @@ def covariates_of(folder: Path) -> Covariates:
 
 
 def inputs_of(folder: Path, readings: Readings, **others: Any) -> PieceInputs:
-    """The simulated dataset as a piece of evidence sees it."""
+    """The inputs of a piece of evidence for the simulated dataset."""
     return PieceInputs(
         model="m",
         dataset="simulated",
@@ -85,7 +85,7 @@ def inputs_of(folder: Path, readings: Readings, **others: Any) -> PieceInputs:
 
 
 def add_evidence(folder: Path) -> RunView:
-    """The run with tables of all evidence, its claims made anew."""
+    """Add the tables of all evidence to a run, and recompute its claims."""
     readings, states = readings_of(folder)
     salient = saliency_rows(readings)
     (folder / "evidence" / "saliency").mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def add_evidence(folder: Path) -> RunView:
 
 
 def saliency_rows(readings: Readings, *, layers: int = 3) -> pd.DataFrame:
-    """Two humps in every class: half of the questions ten times as salient."""
+    """Saliency with two modes in every class: half of the questions are 100 times as salient."""
     rng = np.random.default_rng(5)
     n = len(readings.ids)
     size = 10.0 ** (2.0 * (np.arange(n) % 2) + 0.2 * rng.standard_normal(n))
@@ -117,7 +117,7 @@ def saliency_rows(readings: Readings, *, layers: int = 3) -> pd.DataFrame:
 
 
 def heads_rows(readings: Readings, *, blocks: int = 4, heads: int = 3) -> pd.DataFrame:
-    """Head 1 of block 2 pushes every logit by 1 towards its other side; the others hardly."""
+    """Readings of cut heads: head 1 of block 2 moves each logit by 1, other heads by 0.05."""
     rng, clean, frames = np.random.default_rng(6), readings.of("paper")[:, -1], []
     places = [(b, h, "") for b in range(1, blocks + 1) for h in range(heads)]
     for block, head, name in [*places, (2, -1, "block"), (0, -4, "top4")]:

@@ -1,4 +1,4 @@
-"""A real browser on the page of samples: what it said, what it asked for, and its downloads."""
+"""Open the page of samples in a real browser; record errors, requests and dialogs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLAGS += ["--disable-background-networking", "--disable-component-update"]
 
 @dataclass
 class Heard:
-    """What a tab said and asked for since it was opened."""
+    """Errors, requests and dialogs of a browser tab since it was opened."""
 
     errors: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
@@ -47,7 +47,7 @@ def chromium() -> Iterator[Any]:
 
 
 def open_page(browser: Any, address: str, **options: Any) -> tuple[Any, Heard]:
-    """A tab with the page in it, ready."""
+    """Open the page in a tab and wait until its table is there."""
     size = options.pop("viewport", {"width": 1400, "height": 900})
     tab, heard = browser.new_page(viewport=size, **options), Heard()
     heard.listen(tab)
@@ -57,7 +57,7 @@ def open_page(browser: Any, address: str, **options: Any) -> tuple[Any, Heard]:
 
 
 def rows_of(tab: Any) -> list[list[str]]:
-    """The cells of all pages of the table, as they are read."""
+    """The displayed cells of all pages of the table."""
     read = "table => [...table.tBodies[0].rows].map(r => [...r.cells].map(c => c.innerText))"
     rows = list(tab.locator("#table").evaluate(read))
     while tab.locator("[data-page=next]:enabled").count():

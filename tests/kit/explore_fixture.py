@@ -1,4 +1,4 @@
-"""Runs for the page of samples: with a tokenizer of characters, and texts that try to break out."""
+"""Synthetic runs for the page of samples: a character tokenizer, and texts that inject markup."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kit.show_fixture import make_run
 
 START = "<|im_start|>"
 IMAGE = "<img src=x onerror=alert(1)>"
-TURNED = "\u202egnorw\u202c"  # shown from right to left by whoever obeys the mark
+TURNED = "\u202egnorw\u202c"  # shown from right to left where the mark is obeyed
 HIDDEN = "\u200b\u00a0\x07"
 QUESTION = f"{START}{IMAGE}{TURNED}{HIDDEN} Where is {{}}? =1+1, שלום \U0001f600"
 ANSWER = f'{IMAGE}, "quoted" {TURNED} France {START}'
@@ -20,7 +20,7 @@ SHARED = "Q: One?\nA: Two\n\n"
 
 
 def make_tokens(folder: Path) -> Path:
-    """The same run with prompts of a tokenizer that has a token for each character."""
+    """Give a run a tokenizer with a token for each character, and its prompts and answers."""
     samples = pd.read_parquet(folder / "samples.parquet")
     samples = samples.assign(**_columns(samples, _tokenizer(samples, folder / "model")))
     samples.to_parquet(folder / "samples.parquet", index=False)
@@ -31,7 +31,7 @@ def make_tokens(folder: Path) -> Path:
 
 
 def make_evil(folder: Path, *, layers: int = 4, n: int = 24, tokens: bool = True) -> Path:
-    """A run whose model, dataset, questions and answers are all hostile."""
+    """A run whose model name, dataset title, questions and answers are all hostile."""
     make_run(folder, layers=layers, n=n, question=QUESTION, answer=ANSWER, model=IMAGE,
              datasets={"evil": f"{IMAGE}{TURNED}"})  # fmt: skip
     return make_tokens(folder) if tokens else folder

@@ -1,8 +1,8 @@
-"""The run folder's store against a plain model of what must be there, through any order of faults.
+"""A Hypothesis state machine that compares the run folder's store with a model under faults.
 
-A rule machine writes files, dies before any call that changes the folder, loses power with what was
-not yet on the disk, opens the folder again, damages files, and asks. The model is a dictionary of
-what was written for good. `MACHINE_EXAMPLES` draws more of them.
+It writes files, dies before any call that changes the folder, loses power with unsynced changes,
+reopens the folder, damages files, and checks what the store reports. The model is a dictionary of
+completed writes. The environment variable `MACHINE_EXAMPLES` sets the number of examples.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from kit.power import Died, Disk
 IDENTITY = {"model": "tiny", "limit": 8}
 NAMES = ("answers/00000.parquet", "states/clean/00000.safetensors", "tables/layers.csv", "samples")
 names, contents = st.sampled_from(NAMES), st.binary(min_size=2, max_size=64)
-# A file takes four calls, its marker four more; the first one of a folder of folders about twenty.
+# A file takes four calls, its marker four more; the first file in nested folders about twenty.
 calls, calls_of_files = st.integers(1, 12), st.one_of(st.integers(1, 8), st.integers(9, 24))
 
 
 class FolderMachine(RuleBasedStateMachine):
-    """A store, and beside it what it was told to keep."""
+    """A store, and a model of what it must hold."""
 
     @initialize(call=st.integers(1, 12), data=st.data())
     def begin(self, call: int, data: st.DataObject) -> None:
-        """The first process may die over the first run.json."""
+        """Open a new run folder; the process may die while it writes run.json."""
         self.home = Path(tempfile.mkdtemp())
         self.path, self.disk = self.home / "run", Disk(self.home)
-        self.kept: dict[str, bytes] = {}  # written for good
+        self.kept: dict[str, bytes] = {}  # completed writes
         self.unsure: dict[str, set[bytes]] = {}  # died while writing: the old one or the new one
         self.flipped: set[str] = set()  # its bytes were damaged since
-        self.unmarked: set[str] = set()  # its marker was
+        self.unmarked: set[str] = set()  # its marker was damaged or removed
         self.noted: dict[str, int] = {}  # in run.json
         self.finished = False
         self._dies(call, data, lambda: Store.open(self.path, IDENTITY))
@@ -68,7 +68,7 @@ class FolderMachine(RuleBasedStateMachine):
 
     @rule(name=names, content=contents)
     def create(self, name: str, content: bytes) -> None:
-        """Of several who create a file the first is heard."""
+        """Create a file; if there is one already, its content stays."""
         there = (self.path / name).is_file()
         with self.disk.dying():
             self.store.create(name, content)
@@ -100,19 +100,19 @@ class FolderMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def lose_power(self, data: st.DataObject) -> None:
-        """Nothing is under way: nothing is lost."""
+        """Lose power between writes: nothing is lost."""
         self._power_cut(data)
         self.reopen()
 
     @rule()
     def reopen(self) -> None:
-        """Another process comes: it knows nothing but the folder."""
+        """Open the folder as a new process does."""
         with self.disk.dying():
             self.store = Store.open(self.path, IDENTITY)
 
     @rule(call=st.one_of(calls, st.none()), data=st.data())
     def finish(self, call: int | None, data: st.DataObject) -> None:
-        """A run that says it is finished lists every file."""
+        """Mark the run as finished: it then lists every file."""
         before = self.finished
         self._dies(call, data, lambda: self.store.save_info({"finished": True}))
         self.reopen()
@@ -138,7 +138,7 @@ class FolderMachine(RuleBasedStateMachine):
     @precondition(lambda self: {*self.kept} - self.flipped)
     @rule(data=st.data(), damage=st.sampled_from(["torn", "noise", "gone"]))
     def lose_a_marker(self, data: st.DataObject, damage: str) -> None:
-        """A file without its marker is not there, unless run.json lists it."""
+        """Damage or remove a marker: its file counts as missing, unless run.json lists it."""
         name = data.draw(st.sampled_from(sorted({*self.kept} - self.flipped)))
         marker = self.path / "markers" / f"{name}.json"
         if marker.is_file() and not self.finished:
@@ -150,7 +150,7 @@ class FolderMachine(RuleBasedStateMachine):
 
     @rule(cut=st.integers(0, 30))
     def lose_run_json(self, cut: int) -> None:
-        """A torn run.json is refused, and a backup of it loses nothing."""
+        """Truncate run.json: it is refused, and restoring a backup loses nothing."""
         file = self.path / "run.json"
         backup = file.read_bytes()
         file.write_bytes(backup[:cut])
@@ -188,11 +188,11 @@ class FolderMachine(RuleBasedStateMachine):
         assert wrong <= self.flipped | self.unmarked | self._overwritten()
 
     def _overwritten(self) -> set[str]:
-        """Files that somebody died over who was putting them in another's place."""
+        """Files whose replacement may have been cut short by a death."""
         return {name for name, seen in self.unsure.items() if len(seen - {b""}) > 1}
 
     def _dies(self, call: int | None, data: st.DataObject, work: Callable[[], object]) -> bool:
-        """Whether the process died before the call of this number, perhaps with the power."""
+        """Run `work`, die before call number `call`, perhaps lose power; whether it died."""
         try:
             with self.disk.dying(call):
                 work()

@@ -1,4 +1,4 @@
-"""Run folders that another person forged: every checksum fits, and the content makes no sense."""
+"""Forge run folders: every checksum is valid, and the content makes no sense."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 
 def vouch_for(run: Path, *names: str) -> None:
-    """Makes the markers and run.json say that these files are as they were written."""
+    """Update the checksums of these files in their markers and in run.json."""
     info = json.loads((run / "run.json").read_text())
     for name in names:
         data = (run / name).read_bytes()
@@ -33,7 +33,7 @@ def write_info(run: Path, info: dict[str, Any]) -> None:
 
 
 def _table(name: str, change: Change) -> Callable[[Path], None]:
-    """A table with something else in it."""
+    """A forgery that changes a table."""
 
     def forge(run: Path) -> None:
         file = run / name
@@ -47,7 +47,7 @@ def _table(name: str, change: Change) -> Callable[[Path], None]:
 
 
 def _cells(name: str, column: str, value: object, *, row: int | None = 0) -> Callable[[Path], None]:
-    """One cell of a column, or with `row=None` all of them, with another value."""
+    """A forgery that sets one cell of a column, or all of them with `row=None`."""
 
     def change(table: pd.DataFrame) -> pd.DataFrame:
         cells = list(table[column].astype(object))
@@ -141,7 +141,7 @@ FORGERIES: dict[str, Callable[[Path], None]] = {
 
 
 def forged(run: Path, name: str, out: Path) -> Path:
-    """A copy of the run with one thing forged."""
+    """Copy a run and apply the named forgery."""
     shutil.copytree(run, out)
     FORGERIES[name](out)
     return out

@@ -1,4 +1,4 @@
-"""One model held against the plain way: the doctor's word, then every intervention by hand."""
+"""Compare one model with the reference: the doctor's checks first, then every intervention."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from anchorscope.models import Model
 from kit.engine_samples import PREFIX, SAMPLES, cut_of, engine_states
 from kit.plain_scores import Change, plain_scores
 
-CLOSE = 1e-3  # of the largest value of a layer: a wrong mask is off by a hundred times that
+CLOSE = 1e-3  # of the largest value of a layer: a wrong mask differs a hundred times as much
 BETA = 1.5
 ANSWERED = [replace(s, exact_answer=tuple(range(s.answer_at, len(s.ids)))) for s in SAMPLES[:3]]
 
 
 class Outcome(NamedTuple):
-    """What came of one architecture."""
+    """The result of comparing one architecture with the reference."""
 
     kind: str
     verdict: str  # right, refused, wrong, traceback, not built
@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
 
 
 def outcome_of(kind: str, model: Model) -> Outcome:
-    """Refused with the doctor's reason, or right or wrong by the plain way."""
+    """Check an architecture: refused with the doctor's reason, or right or wrong."""
     failed = [check for check in check_model(model) if not check.ok]
     if failed:
         return Outcome(kind, "refused", f"{failed[0].name}: {failed[0].seen}")
@@ -39,7 +39,7 @@ def outcome_of(kind: str, model: Model) -> Outcome:
 
 
 def largest_difference(model: Model) -> float:
-    """Between the engine and the plain way, as a share of the layer's largest value."""
+    """The largest difference of engine and reference, as a share of the layer's largest value."""
     far = []
     for cut in (KNOCKOUT, QUESTION, NEUTRAL):
         far.append(_apart(engine_states(model, SAMPLES, cut), _plain(model, cut)))
@@ -53,7 +53,7 @@ def largest_difference(model: Model) -> float:
 
 
 def _plain(model: Model, intervention: Intervention, inside=lambda block: True) -> Tensor:
-    """The states [sample, layer, width] of a knockout in some blocks."""
+    """Reference states [sample, layer, width] of a knockout in some blocks."""
     cut = cut_of(SAMPLES, intervention)
     return torch.stack(
         [
@@ -64,7 +64,7 @@ def _plain(model: Model, intervention: Intervention, inside=lambda block: True) 
 
 
 def _by_score(model: Model) -> list[float]:
-    """Some heads, after the softmax, and reweighted before it."""
+    """Differences for a cut in single heads, a cut after the softmax, and a boost before it."""
     heads = frozenset({(1, 0), (2, 1), (3, 0), (4, 1)})
     kinds = {
         "heads": ({"heads": tuple(sorted(heads))}, Change(heads=heads)),
@@ -81,7 +81,7 @@ def _by_score(model: Model) -> list[float]:
 
 
 def _edge(sample, boosted: bool):
-    """A knockout keeps E_Q from all that comes later; a boost is for the exact answer's tokens."""
+    """Whether an edge to E_Q is changed: from later tokens (knockout) or from E_A (boost)."""
     keys = set(sample.exact_question)
 
     def edge(query: int, key: int) -> bool:

@@ -1,7 +1,7 @@
-"""A stand-in for the hub's HTTP API on this machine: repositories, commits, large files, downloads.
+"""A local stand-in for the hub's HTTP API: repositories, commits, large files, downloads.
 
-It answers what `huggingface_hub` asks for when a folder is uploaded and fetched again, and keeps
-everything in memory.
+It serves the requests of `huggingface_hub` to upload and download a folder, and keeps everything
+in memory.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Hub:
 
 @contextmanager
 def hub(**facts: Any) -> Iterator[Hub]:
-    """A running stand-in, on a free port of the loopback address."""
+    """Run the stand-in on a free port of the loopback address until the block ends."""
     state = Hub(**facts)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(state))
     state.address = f"http://127.0.0.1:{server.server_address[1]}"
@@ -61,7 +61,7 @@ def hub(**facts: Any) -> Iterator[Hub]:
 
 @contextmanager
 def reached(state: Hub, cache: Path, **more: Any) -> Iterator[None]:
-    """Have the hub's library ask this hub until the block ends, with a cache of its own."""
+    """Point `huggingface_hub` to this stand-in and to `cache` until the block ends."""
     from huggingface_hub import constants
     from huggingface_hub.utils import close_session
 
@@ -160,7 +160,7 @@ def _tree(state: Hub, body: bytes, name: str) -> tuple:
 
 
 def _validate(state: Hub, body: bytes) -> tuple:
-    """Whether a card's head is YAML with a licence, as the hub wants it."""
+    """Validate that a card's metadata is YAML with a licence, as the hub requires."""
     head = json.loads(body)["content"].split("---")[1]
     try:
         errors = [] if "license" in yaml.safe_load(head) else [{"message": "no license"}]

@@ -87,12 +87,12 @@ def _question(i: int) -> Question:
 
 
 def prompt_ids(model: Model, question: str) -> tuple[int, ...]:
-    """The prompt of a question, made by the run's own function."""
+    """The prompt tokens of a question, made by the run's own function."""
     return make_prompt(model, question, shots=SHOTS, style="text").ids
 
 
 def hostile_model() -> Model:
-    """A tiny model of four blocks that answers with text that tries to break out of a page.
+    """A tiny model of four blocks whose answers try to inject markup into a page.
 
     The output weights of all tokens but two pairs are 0, and those of a pair are opposite: one of
     them always has the highest logit.
@@ -115,7 +115,7 @@ def hostile_model() -> Model:
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
-    """Single bytes, and a token each for an image, turned text and the start of a chat turn."""
+    """A byte tokenizer with a token each for an image, reversed text and a chat turn's start."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {"<end>": 0, **{letter: i + 1 for i, letter in enumerate(alphabet)}}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))

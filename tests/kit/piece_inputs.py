@@ -1,4 +1,4 @@
-"""The inputs of a piece of evidence from readings alone."""
+"""Make the inputs of a piece of evidence from readings alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def inputs_for(
     readings: Readings, *, covariates: Covariates | None = None, rows: Any = None,
     states: Any = None, abstained: Readings | None = None, dataset: str = "d", **options: Any,
 ) -> PieceInputs:  # fmt: skip
-    """Model "m" on dataset "d"; `options` are fields of the config, covariates are unknown."""
+    """The inputs for a model "m"; `options` are fields of the config, covariates may be unknown."""
     unknown = np.full(len(readings.ids), np.nan)
     return PieceInputs(
         model="m",

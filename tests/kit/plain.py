@@ -1,7 +1,7 @@
-"""The plain way, for comparison: stock attention, whole prompts, masks edited in hooks.
+"""Reference for interventions: stock attention, whole prompts, masks edited in hooks.
 
 Independent of the engine on purpose: the model builds its own mask (a float, a boolean, or none
-at all), and a hook on each attention takes the edges out of whatever arrives.
+at all), and a hook on each attention removes the edges from it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _plain_pass(
 
 
 def eager_mass(model: Model, ids: Sequence[int]) -> tuple[float, ...]:
-    """Mean over blocks and heads of the last token's weights, by output_attentions."""
+    """The last token's attention weights, mean over blocks and heads, by output_attentions."""
     before = model.lm.config._attn_implementation
     model.lm.set_attn_implementation("eager")
     with torch.no_grad():
@@ -89,7 +89,7 @@ def _mask_hook(block: int, cut: Cut, left: list[int], lengths: list[int], width:
         if mask is None:  # causal and nothing else
             mask = torch.ones(width, width, dtype=torch.bool).tril()[None, None]
         mask = mask.expand(len(left), -1, -1, -1).clone()
-        # A token sees itself, which tells whether True in a boolean mask allows or forbids.
+        # A token attends to itself: this shows whether True in a boolean mask allows or forbids.
         sees = mask[0, 0, left[0], left[0]]
         gone = ~sees if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
         for row, start in enumerate(left):

@@ -1,7 +1,7 @@
-"""The plain way for what no mask can say: scores and weights changed where a softmax is taken.
+"""Reference for interventions that no mask expresses: change scores or weights at the softmax.
 
 Independent of the engine and of the doctor on purpose. Each row goes through stock eager attention
-alone, without padding, and while it does torch's softmax is another function.
+alone, without padding, while torch's softmax is patched.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Edge = Callable[[int, int], bool]  # query position, key position
 
 @dataclass(frozen=True)
 class Change:
-    """What happens to some edges of every block."""
+    """A change to some attention edges of every block."""
 
     added: float = -math.inf  # to their scores
     post: bool = False  # instead their weights are multiplied by its exponential
@@ -71,7 +71,7 @@ def _keep(kept: list[Tensor]):
 
 
 class _Running:
-    """The softmax of the block that runs now."""
+    """Patch torch's softmax while a model runs, and track which block calls it."""
 
     def __init__(self, edges: Tensor, change: Change, inside: Callable[[int], bool]) -> None:
         self.edges, self.change, self.inside = edges, change, inside
@@ -99,7 +99,7 @@ class _Running:
     def _changed(self, function, *, sums: bool):
         def changed(scores, *args, **kwargs):
             size = len(self.edges)
-            keys = scores.shape[-1] - size  # 1 where a sink takes its share
+            keys = scores.shape[-1] - size  # 1 where there is an attention sink
             if self.within or scores.dim() != 4 or scores.shape[-2] != size or keys not in (0, 1):
                 return function(scores, *args, **kwargs)
             hit = functional.pad(self._edges(scores.shape[1]), (0, keys)).to(scores.device)

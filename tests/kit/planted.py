@@ -1,4 +1,4 @@
-"""Samples made by hand, probes made by hand, and a model whose flow runs through one known head."""
+"""Hand-made samples and probes, and a model whose information flow uses one known head."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def made(
     written = len(prompt.ids)
     ids = tuple(model.tokenizer(answer, add_special_tokens=False)["input_ids"])
     id = f"{dataset}:test:{number}"
-    answers = (f"all about {subject}",)  # no other's
+    answers = (f"all about {subject}",)  # shared with no other sample
     known = {"relation": relation, "popularity": popularity, "entity": f"{dataset}-{subject}"}
     return Sample(
         question=Question(id=id, dataset=dataset, text=asked, answers=answers, **known),
@@ -67,7 +67,7 @@ def made(
 
 
 def random_probe(model: Model, samples: Sequence[Sample], layer: int, folds: int = 3) -> HeldOut:
-    """Probes with random weights, other ones in each fold: a wrong fold must show."""
+    """Probes with random weights, different in each fold, so that a wrong fold is noticed."""
     draw = np.random.default_rng(5)
     shape = (3, folds, model.blocks, model.parts.width)
     return HeldOut(
@@ -85,10 +85,10 @@ def random_probe(model: Model, samples: Sequence[Sample], layer: int, folds: int
 
 
 def planted_model(noise: float = 0.02) -> Model:
-    """A model that writes a subject letter's small twin: one head of one block copies it.
+    """A model that answers with the subject's letter in lower case, copied by one known head.
 
-    Residual dimensions: which letter, whether it is one, a one for everybody, and the copy.
-    Everything else is noise, so that what is found is found and not merely all there is.
+    Residual dimensions: which letter, whether it is a subject, a constant one, and the copy.
+    Everything else is noise, so that a test must tell the head from others.
     """
     config = LlamaConfig(
         vocab_size=300, hidden_size=_WIDTH, num_hidden_layers=_BLOCKS, num_attention_heads=_HEADS,
@@ -108,7 +108,7 @@ def planted_model(noise: float = 0.02) -> Model:
         for place, letter in enumerate(LETTERS):
             embedding[vocabulary[letter], [place, _IS_SUBJECT]] = 1
             lm.lm_head.weight[vocabulary[letter.lower()], _COPY.start + place] = 1
-        # The slowest pair of the rotary embedding hardly turns: the score knows no distance.
+        # The slowest pair of the rotary embedding hardly turns: distance does not affect scores.
         attention.q_proj.weight[own[7], _EVERY] = 1.5
         attention.k_proj.weight[own[7], _IS_SUBJECT] = 1.5
         for place in range(8):
@@ -118,7 +118,7 @@ def planted_model(noise: float = 0.02) -> Model:
 
 
 def planted_samples(model: Model) -> list[Sample]:
-    """One sample a letter, answered as the model answers, wrong in the second half."""
+    """One sample per letter with the planted model's answer; the second half are wrong."""
     return [
         made(model, n, letter, answer=letter.lower(), wrong=n >= 4, relation="use")
         for n, letter in enumerate(LETTERS)
@@ -126,7 +126,7 @@ def planted_samples(model: Model) -> list[Sample]:
 
 
 def planted_probe(model: Model, samples: Sequence[Sample], layer: int) -> HeldOut:
-    """Probes that tell the second half of the letters from the first by the copy alone."""
+    """Probes that separate the second half of the letters from the first by the copy alone."""
     weights = np.zeros((1, 2, model.blocks, _WIDTH), dtype=np.float32)
     weights[..., 16:20], weights[..., 20:24] = -1, 1
     of = {"intercept": np.zeros((1, 2, model.blocks)), "n_train": np.ones((1, 2), dtype=int)}
@@ -136,7 +136,7 @@ def planted_probe(model: Model, samples: Sequence[Sample], layer: int) -> HeldOu
 
 
 def known(model) -> list[Sample]:
-    """Samples whose best donor can be said by hand."""
+    """Samples whose best patching donor is known by construction."""
     given = [
         ("tea", "drink", 100.0), ("TEA", "drink", 100.0), ("ale", "drink", 120.0),
         ("long island", "drink", 110.0), ("gin", "drink", 1e6), ("zinc", "metal", 100.0),

@@ -1,7 +1,7 @@
-"""A disk that can lose power: what was not brought to it is lost, torn, or there by luck.
+"""Simulate power cuts: changes that were not synced are lost, torn, or kept by chance.
 
-A file's bytes are safe once it was synced, a name once its folder was. While a disk `watches`, the
-calls by which a folder changes are counted, and the process can be made to die before any of them.
+A file's bytes are safe once it was synced, a name once its folder was. Within `Disk.dying`, the
+calls that change a folder are counted, and the process can be made to die before any of them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ WATCHED = ((os, "fsync"), (os, "link"), (Path, "replace"), (Path, "unlink"), (Pa
 
 
 class Died(BaseException):
-    """The process ends here: nothing after this call happens, not even what `finally` does."""
+    """The simulated death of the process: even the calls in a `finally` change nothing more."""
 
 
 class Disk:
-    """What of a folder would be there after a power cut."""
+    """Track what a folder would hold after a power cut."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -31,7 +31,7 @@ class Disk:
         self.settle()
 
     def settle(self) -> None:
-        """All that is there has come to the disk."""
+        """Mark everything in the folder as synced."""
         self.synced, self.safe = {}, {}
         for folder in (self.root, *filter(Path.is_dir, self.root.rglob("*"))):
             for file in filter(Path.is_file, folder.iterdir()):
@@ -40,7 +40,7 @@ class Disk:
 
     @contextmanager
     def dying(self, call: int | None = None) -> Iterator[None]:
-        """Until the block ends calls are watched; before the one of this number all ends."""
+        """Count the calls that change the folder in the block; die before call number `call`."""
         real = [getattr(place, name) for place, name in WATCHED]
         count = [0]
         try:
@@ -63,7 +63,7 @@ class Disk:
         return called
 
     def _sync(self, handle: int) -> None:
-        """A file's bytes, or a folder's names, come to the disk."""
+        """Mark a file's bytes or a folder's names as synced, by file descriptor."""
         facts = os.fstat(handle)
         for path in (self.root, *self.root.rglob("*")):
             if path.stat().st_ino == facts.st_ino:
@@ -73,16 +73,16 @@ class Disk:
                     self.synced[facts.st_ino] = path.read_bytes()
 
     def _now(self, folder: Path) -> dict[str, Content]:
-        """What a folder's names hold after a power cut, if the names are there."""
+        """The content by name of a folder after a power cut, if the names are kept."""
         return {p.name: None if p.is_dir() else self._bytes(p) for p in folder.iterdir()}
 
     def _bytes(self, file: Path) -> bytes:
-        """A file's bytes, or a torn half of them where they were not synced."""
+        """A file's bytes after a power cut: only the first half if they were not synced."""
         data = file.read_bytes()
         return data if self.synced.get(file.stat().st_ino) == data else data[: len(data) // 2]
 
     def lose_power(self, lucky: Callable[[], bool]) -> None:
-        """Puts the folder back to what came to the disk; each change that did not may be lucky."""
+        """Restore the folder to what was synced; keep an unsynced change if `lucky()`."""
         left = dict(self._left(self.root, lucky))
         shutil.rmtree(self.root)
         self.root.mkdir()
@@ -91,7 +91,7 @@ class Disk:
         self.settle()
 
     def _left(self, folder: Path, lucky: Callable[[], bool]) -> Iterator[tuple[Path, Content]]:
-        """Every path under a folder after a power cut, folders before what is in them."""
+        """Every path under a folder after a power cut, folders before their contents."""
         now, safe = self._now(folder), self.safe.get(folder, {})
         for name in sorted({*now, *safe}):
             same = name in now and name in safe and now[name] == safe[name]

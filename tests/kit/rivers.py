@@ -1,4 +1,4 @@
-"""Eight questions for a tiny random model, and the real command line over them."""
+"""Eight questions for a tiny random model, and the real command line run on them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS += ["--device", "cpu", "--dtype", "float32", "--threads", "1"]
 
 
 def rivers(folder: Path) -> Path:
-    """A folder with the model and the questions in it."""
+    """Make a folder with the model and the questions in it."""
     place = folder / "rivers"
     place.mkdir()
     tiny_lm("llama").save_pretrained(place / "model")
@@ -36,9 +36,9 @@ def rivers(folder: Path) -> Path:
 
 
 def half_right(place: Path, count: int = 64, *, short: bool = False) -> Path:
-    """Questions of which every other has the model's own answer for its gold one.
+    """Write questions of which every other has the model's own answer as its gold answer.
 
-    With `short`, every fourth has nothing in it but subject and property.
+    With `short`, every fourth holds only subject and property.
     """
     draw, names = random.Random(0), set()
     while len(names) < count:
@@ -57,7 +57,7 @@ def half_right(place: Path, count: int = 64, *, short: bool = False) -> Path:
     written = pd.read_parquet(first / "samples.parquet").set_index("question")["answer"]
     for number, row in enumerate(rows):
         own = written[row["question"]]
-        # Ten are wrong by a letter, for `verdicts` to doubt.
+        # Ten gold answers differ by a letter, so that `verdicts` doubts them.
         row["answers"] = [own] if number % 2 == 0 else [f"{own}x"] if number < 20 else ["sea"]
     file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     return file
@@ -70,7 +70,7 @@ HALF = ("run", "--model", "model", "--data", "half.jsonl", "--max-tokens", "4", 
 
 
 def main_in(place: Path, *words: str) -> None:
-    """The command line in this process, in this folder; it must end well."""
+    """Run the command line in this process and this folder; it must succeed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         patch.setattr(sys, "argv", ["anchorscope", *words])
@@ -80,12 +80,12 @@ def main_in(place: Path, *words: str) -> None:
 
 
 def collect(place: Path, *words: str, shard: int = 2) -> subprocess.Popen[str]:
-    """`anchorscope detect collect` on the rivers."""
+    """Start `anchorscope detect collect` on the river questions."""
     return anchorscope_in(place, "detect", "collect", *OPTIONS, "--shard", str(shard), *words)
 
 
 def collect_here(place: Path, out: str, *, shard: int = 2, **options: int) -> Path:
-    """The same in this process, which has its libraries loaded."""
+    """Collect the river questions in this process, which has its libraries loaded."""
     before = Path.cwd()
     os.chdir(place)
     try:
@@ -97,7 +97,7 @@ def collect_here(place: Path, out: str, *, shard: int = 2, **options: int) -> Pa
 
 
 def anchorscope_in(place: Path, *words: str) -> subprocess.Popen[str]:
-    """The command line in a process of its own, started in this folder."""
+    """Start the command line in a process of its own, in this folder."""
     command = [sys.executable, "-c", "from anchorscope.cli import main; main()", *words]
     environment = os.environ | {"PYTHONPATH": str(Path(anchorscope.__file__).parents[1])}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -105,14 +105,14 @@ def anchorscope_in(place: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str], code: int = 0) -> str:
-    """What the command said; it must end with this exit code."""
+    """Wait for a command and return its output; it must end with this exit code."""
     out, error = process.communicate(timeout=600)
     assert process.returncode == code, error
     return out + error
 
 
 def stored_states(run: Path, intervention: str) -> dict[str, np.ndarray]:
-    """States [layer, width] by id, by nothing but safetensors."""
+    """States [layer, width] by id, read with safetensors alone."""
     found = {}
     for path in sorted((run / "states" / intervention).glob("*.safetensors")):
         with safe_open(path, framework="numpy") as file:
@@ -122,7 +122,7 @@ def stored_states(run: Path, intervention: str) -> dict[str, np.ndarray]:
 
 
 def contents(run: Path) -> dict[str, bytes]:
-    """Every file of a run that its results are made of, by name."""
+    """The bytes of every result file of a run, by name."""
     folders = ("answers", "states", "outputs", "evidence", "tables")
     files = [p for name in folders for p in (run / name).rglob("*") if p.is_file()]
     return {str(p.relative_to(run)): p.read_bytes() for p in [*files, run / "samples.parquet"]}

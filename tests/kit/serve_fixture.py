@@ -1,4 +1,4 @@
-"""A tiny model in a folder, a detector really trained on its answers, and the server of both."""
+"""A tiny saved model, detectors trained on its answers, and the server process of both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SUBJECTS = ("Oslo", "Kyoto", "Lima", "Cairo", "Quito", "Turin")
 
 
 def questions(datasets: Sequence[str] = ("made",)) -> list[Question]:
-    """Questions about as many things, of each dataset in turn."""
+    """Questions about distinct entities, from the datasets in turn."""
     return [
         Question(
             id=f"{datasets[i % len(datasets)]}:all:{i}",
@@ -43,7 +43,7 @@ def questions(datasets: Sequence[str] = ("made",)) -> list[Question]:
 
 
 def make_served(folder: Path, *methods: str, datasets: Sequence[str] = ("made",)) -> Path:
-    """The folder with the model in `tiny/` and a detector in a folder named after its method."""
+    """Save the model to `tiny/`, and a detector of each method to a folder of that name."""
     tiny_lm("llama").save_pretrained(folder / NAME)
     tokenizer = copy.deepcopy(tiny_tokenizer())  # that one is shared by all tests
     tokenizer.chat_template = TEMPLATE
@@ -65,7 +65,7 @@ def make_served(folder: Path, *methods: str, datasets: Sequence[str] = ("made",)
 
 @contextmanager
 def server_process(*words: object, cwd: Path, **environment: str) -> Iterator[str]:
-    """The address that `anchorscope detect serve ...` prints; at SIGTERM its process ends well."""
+    """Run `anchorscope detect serve`; yield its address; require exit code 0 at SIGTERM."""
     command = [sys.executable, "-m", "anchorscope", "detect", "serve", *map(str, words)]
     process = subprocess.Popen(
         command, cwd=cwd, env=os.environ | environment, text=True, stdout=subprocess.PIPE

@@ -1,4 +1,4 @@
-"""A plausible synthetic run folder, with every number computed here from simulated logits."""
+"""A plausible synthetic run folder, with numbers from simulated logits and random draws."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def make_run(
     answer: str = "It is in France, I think",
     empty: tuple[str, ...] = (),
 ) -> Path:
-    """The folder. `strict` scales how much of the effect a second probe confirms; datasets
-    in `empty` have no sample that flips.
+    """Write a synthetic run folder; return the folder.
+
+    `strict` scales how much of the effect a second probe confirms; datasets in `empty` have no
+    sample that flips.
     """
     titles = dict(datasets or {"atlas": "Atlas", "popqa": "PopQA"})
     rng = np.random.default_rng(seed)
@@ -127,7 +129,7 @@ def _logits(usable, layer: int, mode: str, depth: float, size: float, rng):
     n = len(usable)
     z = (usable["verdict"] == "wrong").to_numpy().astype(int)
     clean = (2 * z - 1) * 0.8 + rng.normal(0, 1.6, n)
-    depends = (np.arange(n) % 5 < 2) & (depth > 0)  # two fifths lean on the question
+    depends = (np.arange(n) % 5 < 2) & (depth > 0)  # two fifths depend on the question
     toward = np.sign(clean)
     shift = np.where(depends, -toward * (abs(clean) + 0.9) * depth * 1.25, 0) * size
     knocked = clean + shift + rng.normal(0, 0.35, n) * (depth > 0)
@@ -238,7 +240,7 @@ def _write(folder: Path, samples, pathways, tables) -> None:
 
 
 def _strict(folder: Path, model: str, titles: list[str], layers: int) -> None:
-    """Findings in turn, at layers 1, 2, 3, and strict mode's numbers of every layer."""
+    """Write findings.csv (the findings of NAMES in turn) and strict.csv (random numbers)."""
     rng = np.random.default_rng(0)
     names = [*STRICT, *NUMBERS.split()]
     strict, findings = [], []

@@ -1,4 +1,4 @@
-"""The claims of a synthetic run folder, in it."""
+"""Add the claims table to a synthetic run folder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ __all__ = ["NAMES", "add_strict"]
 
 
 def add_strict(folder: Path) -> RunView:
-    """The run with its claims table."""
+    """Write the claims table of a run folder; return the run."""
     claims_of([RunView.open(folder)]).to_csv(folder / "tables" / "claims.csv", index=False)
     return RunView.open(folder)

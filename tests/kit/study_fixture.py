@@ -19,7 +19,7 @@ OPTIONS = {
 
 
 def random_verdicts(file: Path, data: tuple[str, ...] = DATA, limit: int = LIMIT) -> Path:
-    """A file with a verdict drawn for every question, as many right as wrong."""
+    """Write a file with a random verdict for every question, as many right as wrong."""
     rng = random.Random(0)
     with file.open("w", newline="") as text:
         rows = csv.writer(text)

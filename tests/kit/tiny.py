@@ -44,7 +44,7 @@ def tiny_lm(architecture: str, seed: int = 0):
     """A random causal language model of four blocks in float32."""
     torch.manual_seed(seed)
     config = CONFIGS[architecture]()
-    # SDPA has no soft-capping; transformers up to 5.20 leaves it out there and says nothing.
+    # SDPA has no soft-capping; transformers up to 5.20 leaves it out there silently.
     capped = getattr(config, "attn_logit_softcapping", None) is not None
     attention = {"attn_implementation": "eager"} if capped else {}
     return Auto.from_config(config, dtype=torch.float32, **attention).eval()
@@ -62,5 +62,5 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def replaced(lm: torch.nn.Module) -> list[str]:
-    """The kinds of the modules that run other code than their own."""
+    """The class names of the modules whose `forward` is replaced."""
     return [type(m).__name__ for m in lm.modules() if "forward" in m.__dict__]

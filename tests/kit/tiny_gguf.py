@@ -1,4 +1,4 @@
-"""Tiny GGUF files with every choice of header that the tests ask for: nothing is downloaded."""
+"""Write tiny GGUF files with chosen header fields; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write_gguf(
     architecture: str = "llama",
     **fields: Any,
 ) -> Path:
-    """A llama of two blocks; `kind` is the tokenizer's, `fields` are header fields of it."""
+    """Write a llama of two blocks; `kind` is the tokenizer's, `fields` are its header fields."""
     writer = GGUFWriter(path, architecture)
     writer.add_context_length(64)
     writer.add_embedding_length(WIDTH)
@@ -63,7 +63,7 @@ def _spm(writer: GGUFWriter) -> list[str]:
 
 
 def _bpe(writer: GGUFWriter) -> list[str]:
-    """Byte-level BPE with two merges: of one the first transformers 5 reads the letters."""
+    """Byte-level BPE with two merges, as the first transformers 5 misreads a list of one."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokens = ["<unk>", "<|begin|>", "<|end|>", *letters, "Wh", "Qq"]
     writer.add_token_list(tokens)

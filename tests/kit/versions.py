@@ -1,4 +1,4 @@
-"""Which release of a package is here: some tests say what only later ones can do."""
+"""Compare installed releases of packages, for tests that need a later one."""
 
 from __future__ import annotations
 

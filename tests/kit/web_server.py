@@ -1,4 +1,4 @@
-"""A server in a thread of the test, on a port of its own, and requests with exact headers."""
+"""Run a server in a thread on a free port, and send requests with exact headers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from anchorscope.web.server import LOCAL, Guard, Server, bind, hosts_of, start_l
 def running(
     guarded: Callable[[list[str]], Guard], *, listen: str = LOCAL, **options: float
 ) -> Iterator[tuple[Server, str]]:
-    """A server of the app that `guarded` makes for its hosts, and its address."""
+    """Serve the app that `guarded` makes for its hosts; yield the server and its address."""
     with bind(listen, 0) as bound:
         server = Server(guarded(hosts_of(bound)), **options)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
@@ -33,7 +33,7 @@ def running(
 
 @contextmanager
 def app_here(state: AppState, **options: Any) -> Iterator[str]:
-    """The address of the page while the block lasts."""
+    """Serve the app's page until the block ends; yield its address."""
     with running(lambda hosts: guarded_app(state, hosts=hosts, **options)) as (_, address):
         yield address
 
@@ -47,7 +47,7 @@ def server_here(
     request_seconds: float = 30,
     **limits: int,
 ) -> Iterator[tuple[Server, str]]:
-    """`detect serve` of a model and a detector, and its address."""
+    """Serve a model and a detector as `detect serve` does; yield the server and its address."""
 
     def guarded(hosts: list[str]) -> Guard:
         return serve_app(served, limits=Limits(**limits), key=key, hosts=hosts)
@@ -57,7 +57,7 @@ def server_here(
 
 
 def send(address: str, method: str, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of a request with exactly these headers."""
+    """Send a request with exactly these headers; return the reply's status, headers and body."""
     connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=20)
     connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
     body = b"{}" if method == "POST" else b""

@@ -1,7 +1,7 @@
-"""The page of `anchorscope app`: a model asked live, its answers taken apart token by token.
+"""The page of `anchorscope app`: ask a model live, and inspect its answers token by token.
 
-The server keeps no visitor: a step says all that a panel shows, and what the model answered to the
-newest questions is remembered for all.
+The server stores no visitors: a step holds all that a panel needs, and the answers to the newest
+questions are cached for all.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 # Enough for probes that tell right from wrong answers, and small enough for a first start.
 SMALL = Config(data=("atlas",), limit=120, folds=3, fold_seeds=1, resamples=100, evidence=())
 USER = "anchorscope"
-QUEUE = 16  # steps that may wait; further ones are told to come back
-KEPT = 64  # answers that are remembered
+QUEUE = 16  # steps that may wait; further ones are refused
+KEPT = 64  # answers that are cached
 OFFERED = 400  # of the run's own questions
 
 
@@ -52,7 +52,7 @@ def kept_run(model: Model, *, progress: Progress | None = None) -> RunView:
 
 
 class Step(BaseModel):
-    """What a panel of the page asks for: a question, and the changes to read its answer under."""
+    """The request of a panel: a question, and the changes under which its answer is read."""
 
     question: str
     dataset: str
@@ -67,7 +67,7 @@ class Step(BaseModel):
     mode: Mode = "strict"
 
     def choices(self) -> Choices:
-        """The changes; an error where the page's controls say nothing that can be read."""
+        """The chosen changes; a UserError if the page's controls are invalid."""
         if self.patch and not self.subject.strip():
             raise UserError(
                 "Type another subject to put into the question, or switch that change off."
@@ -109,7 +109,7 @@ class AppState:
         return self._inspectors[dataset]
 
     def warm(self) -> None:
-        """Open every dataset and ask once, so that no visitor waits for it."""
+        """Open every dataset and answer one question of each, so that no visitor waits for it."""
         for dataset in self.run.datasets:
             inspector = self.inspector(dataset)
             inspector.read(inspector.ask(inspector.samples[0].question.text))
@@ -137,7 +137,7 @@ class AppState:
         return iter(drawn.get, None)
 
     def _panel(self, step: Step, show: Callable[[str], Any]) -> str:
-        """The panel of a step; a mistake in its changes is shown above the panel without them."""
+        """Render a step's panel; an error in its changes is shown above the panel without them."""
         question = step.question
         if step.about is not None:
             question = with_subject(self._answer(step.dataset, question).sample, step.about)
@@ -151,7 +151,7 @@ class AppState:
     def _answer(
         self, dataset: str, question: str, show: Callable[[str], Any] = lambda html: None
     ) -> RecordedAnswer:
-        """The model's answer, remembered; `show` gets the panel after each of its tokens."""
+        """The model's answer, cached; `show` gets the panel after each of its tokens."""
         key, inspector = (dataset, question.strip()), self.inspector(dataset)
         if key not in self._answers:
             texts: list[str] = []
@@ -170,7 +170,7 @@ class AppState:
 
 
 def _friendly(error: Exception) -> str:
-    """One line for a visitor; what is not their mistake is logged with its traceback."""
+    """The message of an error for a visitor; an internal error is logged with its traceback."""
     if isinstance(error, UserError):
         return str(error)
     log.error("a question could not be answered", exc_info=error)
@@ -178,7 +178,7 @@ def _friendly(error: Exception) -> str:
 
 
 def guarded_app(state: AppState, *, hosts: Collection[str], password: str | None = None) -> Guard:
-    """The page as an ASGI app, served under these hosts alone, to those with the password."""
+    """The page as an ASGI app that accepts only these hosts, and the password if there is one."""
     app, script = new_app(), bundle("app")
     whole = page(state, script)
     headers = {
@@ -203,7 +203,7 @@ def guarded_app(state: AppState, *, hosts: Collection[str], password: str | None
 
 
 def page(state: AppState, script: str) -> str:
-    """The page of a model and a run: controls and two panels."""
+    """Render the page of a model and a run: controls and two panels."""
     datasets = {name: state.inspector(name) for name in state.run.datasets}
     questions = {
         name: list(dict.fromkeys(s.question.text for s in own.samples))[:OFFERED]
@@ -214,7 +214,7 @@ def page(state: AppState, script: str) -> str:
         "app.html",
         title="anchorscope app",
         kind="app",
-        policy=None,  # a header says it
+        policy=None,  # it is in a header
         style=style,
         script=script,
         run=state.run,

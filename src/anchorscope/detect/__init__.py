@@ -1,1 +1,1 @@
-"""Detectors of wrong answers: baselines, probes and mixtures, judged alike, saved and used."""
+"""Train, evaluate and save detectors of wrong answers: baselines, probes and mixtures."""

@@ -1,4 +1,4 @@
-"""From a score to a probability, and from a probability to a threshold, with a promised risk."""
+"""Calibrate scores to probabilities, and choose thresholds, also for a guaranteed risk."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from anchorscope.stats.intervals import LEVEL
 CONFIDENCE = 0.9  # of a promised risk, over draws of the calibration answers
 _CUTS = 50  # thresholds that are tested, in a fixed order
 _RESAMPLES = 500
-_FREE = 1e6  # so weak a penalty that two numbers fitted to hundreds of answers do not feel it
-_LEAST = 1e-6  # log-odds for one spread of the scores
-_EDGE = 1e-6  # of a share of wrong answers, whose log-odds are finite then
+_FREE = 1e6  # a penalty too weak to change two numbers fitted to hundreds of answers
+_LEAST = 1e-6  # least slope: log-odds per standard deviation of the scores
+_EDGE = 1e-6  # keeps the log-odds of a share of wrong answers finite
 
 Calibration = Literal["platt", "isotonic"]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -33,10 +33,10 @@ LogOdds = Annotated[float, Field(ge=-1e3, le=1e3)]
 
 @dataclass(frozen=True)
 class Platt:
-    """log-odds of z = 1 = slope · score + intercept.
+    """Platt scaling: the log-odds of z = 1 are slope · score + intercept.
 
-    scikit-learn's sigmoid calibration is private outside CalibratedClassifierCV (which wants to
-    fit the classifier too), lets the line fall, and gives a constant score not quite the base rate.
+    scikit-learn's sigmoid calibration is private outside CalibratedClassifierCV (which fits the
+    classifier too), allows a negative slope, and gives a constant score not quite the base rate.
     """
 
     slope: Annotated[float, Field(ge=0, le=1e12)]  # a falling line would call right answers wrong
@@ -45,10 +45,10 @@ class Platt:
 
     @classmethod
     def fit(cls, score: np.ndarray, z: np.ndarray) -> Platt:
-        """The line that fits scores [question] to classes; never one that falls.
+        """Fit the line to scores [question] and classes; the slope is never negative.
 
-        A score that sorts the wrong way on held-out training answers says nothing: every answer
-        then gets the base rate, all but exactly, so that the order of the scores is kept.
+        A score that ranks held-out training answers the wrong way carries no information: every
+        answer then gets nearly the base rate, with a tiny slope that keeps the order of scores.
         """
         prior = _prior(z)
         middle, spread = float(np.mean(score)), float(np.std(score))
@@ -62,10 +62,10 @@ class Platt:
         return cls(steep / spread, height - steep / spread * middle, prior)
 
     def evidence(self, score: np.ndarray) -> np.ndarray:
-        """The log-odds less the prior's, [question]: what makes scores of different fits compare.
+        """The log-odds minus the prior's, [question], comparable across fits.
 
-        With the prior left in, a detector that knows nothing would sort folds by the share of
-        wrong answers in the others, which is the wrong way round.
+        With the prior, an uninformative detector would rank each fold by the share of wrong
+        answers in the other folds, which is the wrong way round.
         """
         return self.slope * np.asarray(score, dtype=np.float64) + self.intercept - self.prior
 
@@ -76,7 +76,7 @@ class Platt:
 
 @dataclass(frozen=True)
 class Isotonic:
-    """P(z = 1) rises with the score by steps, with a straight line between their ends."""
+    """Isotonic calibration: P(z = 1) rises with the score in steps, interpolated linearly."""
 
     scores: Annotated[tuple[float, ...], Field(min_length=1, max_length=100_000)]  # rising
     probabilities: tuple[Share, ...]
@@ -84,14 +84,14 @@ class Isotonic:
 
     @classmethod
     def fit(cls, score: np.ndarray, z: np.ndarray) -> Isotonic:
-        """The rising steps that fit scores [question] to classes; never 0 or 1."""
+        """Fit rising steps to scores [question] and classes; probabilities are never 0 or 1."""
         edge = 1 / (len(z) + 2)
         steps = IsotonicRegression(y_min=edge, y_max=1 - edge).fit(score, z)
         scores, probabilities = steps.X_thresholds_.tolist(), steps.y_thresholds_.tolist()
         return cls(tuple(scores), tuple(probabilities), _prior(z))
 
     def evidence(self, score: np.ndarray) -> np.ndarray:
-        """The log-odds less the prior's, [question]."""
+        """The log-odds minus the prior's, [question]."""
         return logit(self.probability(score)) - self.prior
 
     def probability(self, score: np.ndarray) -> np.ndarray:
@@ -105,7 +105,7 @@ def _prior(z: np.ndarray) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """At most `risk` of the answers up to a threshold are wrong, with a stated confidence."""
+    """A guarantee with a confidence: at most `risk` of the answers up to a threshold are wrong."""
 
     risk: Annotated[float, Field(gt=0, lt=1)]
     confidence: Annotated[float, Field(gt=0, lt=1)]
@@ -115,7 +115,7 @@ class Promise:
 
     @property
     def supported(self) -> bool:
-        """Whether so few wrong answers among the accepted ones rule a higher risk out."""
+        """Whether an exact binomial test on the accepted answers rejects a risk above `risk`."""
         found = binom.cdf(self.wrong, self.accepted, self.risk)
         return bool(found <= 1 - self.confidence)
 
@@ -130,9 +130,9 @@ class Promise:
 
 
 def best_threshold(probability: np.ndarray, z: np.ndarray) -> float:
-    """The probability above which to flag: where both classes are told apart best.
+    """The probability above which to flag an answer, by Youden's index.
 
-    The largest sum of the shares of wrong and right answers on their own side (Youden).
+    It maximises the share of wrong answers above it plus the share of right answers up to it.
     """
     false, true, cut = roc_curve(z, probability)
     best = int(np.argmax(true - false))
@@ -146,10 +146,10 @@ def best_threshold(probability: np.ndarray, z: np.ndarray) -> float:
 def threshold_band(
     probability: np.ndarray, z: np.ndarray, *, entity: np.ndarray | None = None, seed: int = 0
 ) -> tuple[float, float]:
-    """The 95 % interval of the best threshold over resamples of the answers (entities drawn).
+    """The 95 % bootstrap interval of the best threshold; entities are resampled if given.
 
-    Between its ends other answers of the same kind would have put the threshold on either side:
-    the detector cannot say. Few answers, or a score that hardly sorts them, make it wide.
+    Between its ends the detector cannot say: other answers of the same kind could have put the
+    threshold on either side. Few answers, or a weak score, make it wide.
     """
     blocks = count_blocks(len(z), seed=seed, resamples=_RESAMPLES, entity=entity)
     draws = [times for block in blocks for times in block.T if 0 < times @ z < times.sum()]
@@ -168,7 +168,7 @@ def risk_threshold(
     cuts: np.ndarray,
     seed: int = 0,
 ) -> tuple[float, Promise]:
-    """The highest of the cuts up to which at most `risk` of the answers are wrong, and the promise.
+    """The highest cut up to which at most `risk` of the answers are wrong, and its promise.
 
     Learn then Test (Angelopoulos et al., 2021): an exact binomial test of each cut, from the most
     trusted answers on, up to the first that is not rejected. `cuts` must not come from these

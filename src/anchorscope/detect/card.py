@@ -1,4 +1,4 @@
-"""A detector's model card, and what of its model others may read."""
+"""Write a detector's model card, without paths of this machine."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ likely an answer is wrong, not what is right. On other questions, measure first:
 
 
 def public(model: Mapping[str, Any]) -> dict[str, Any]:
-    """What others may read of a detector's model: a path on this machine is left out."""
+    """A detector's model facts for publication: local paths are cut to their last part."""
     source, adapter = model.get("source") or model["name"], model.get("adapter")
     return dict(model) | {
         "source": Path(str(model["name"])).name if _is_local(source) else source,
@@ -104,12 +104,12 @@ def model_card(facts: Mapping[str, Any]) -> str:
 
 
 def _quoted(text: object) -> str:
-    """A text as Python writes it: a name with a quotation mark in it ends nothing."""
+    """Quote a text as a Python string literal, with quotation marks escaped."""
     return json.dumps(str(text))
 
 
 def _plain(text: object) -> str:
-    """A text that Markdown shows as it is: no markup, no cell and no line ends in it."""
+    """Escape a text for a cell of a Markdown table, on one line."""
     line = html.escape(" ".join(str(text).split()), quote=False)
     return re.sub(r"([\\`|\[\]])", r"\\\1", line)
 

@@ -1,4 +1,4 @@
-"""A detector of wrong answers: trained on a run, tied to its model, used, saved and shared."""
+"""Train, use, save and share a detector of wrong answers, tied to its model."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.view import RunView
 from anchorscope.spans.characters import tokens_of
 
-WIDE = 0.1  # an interval of AUROC beyond which a detector is not to be relied on
+WIDE = 0.1  # width of the AUROC interval beyond which a detector is unreliable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +86,14 @@ class Detector:
     threshold: float  # of the probability
     calibrated_on: str
     trained_on: Mapping[str, Any]  # datasets and counts
-    evaluation: dict[str, Any]  # the numbers it was accepted with
+    evaluation: dict[str, Any]  # its numbers on held-out answers
     licence: dict[str, str]
     beliefs: Beliefs | None = None
     distance: Distance | None = None  # from the training states
     pre_answer: PreAnswerProbe | None = None  # None: the run kept no states of the question
-    band: tuple[float, float] | None = None  # probabilities of which it cannot say
-    forms: tuple[str, ...] | None = None  # of given answers that it reads well; None: not known
-    promise: Promise | None = None  # what the threshold was chosen to keep, if anything
+    band: tuple[float, float] | None = None  # probabilities between which it cannot say
+    forms: tuple[str, ...] | None = None  # surface forms that it scores well; None: not known
+    promise: Promise | None = None  # the guarantee that the threshold was chosen for, if any
     _bound: WeakKeyDictionary = field(
         init=False, default_factory=WeakKeyDictionary, repr=False, compare=False
     )  # by model and dataset
@@ -101,7 +101,7 @@ class Detector:
     def __repr__(self) -> str:
         return f"Detector({self.name!r} of {self.model['name']}, threshold {self.threshold:.2f})"
 
-    # --- Made, saved, loaded ---
+    # --- Training, saving, loading ---
 
     @classmethod
     def train(
@@ -123,7 +123,7 @@ class Detector:
         Args:
             run: A finished run or a folder of `detect collect`, or its path.
             method: A kind's short name, or "auto" for the best of a handful on held-out answers.
-                "semantic-entropy" and "self-check" draw answers for each that they score.
+                "semantic-entropy" and "self-check" sample answers for each one they score.
             datasets: Some of the run's datasets; by default all.
             folds: Folds of the evaluation, disjoint by entity.
             seed: Decides the folds and the resamples.
@@ -131,11 +131,11 @@ class Detector:
             risk: A third of the answers is set aside to choose a threshold up to which at most
                 this share of the answers is wrong.
             calibration: How scores become probabilities: Platt's line, or isotonic.
-            licence: The licence of the detector's card.
+            licence: Licences of detector, model and data for the model card.
             progress: A listener to stages and notes; silent without one.
 
         Returns:
-            The detector, with the evaluation it was accepted with.
+            The detector with its evaluation.
 
         Examples:
             >>> import anchorscope as anc
@@ -154,7 +154,7 @@ class Detector:
 
     @classmethod
     def load(cls, place: str | Path, *, revision: str | None = None) -> Detector:
-        """The detector in a folder, or in a repository of the hub.
+        """Load a detector from a folder or a repository of the hub.
 
         Examples:
             >>> import anchorscope as anc
@@ -166,7 +166,7 @@ class Detector:
         return cls(**load_from(place, revision=revision))
 
     def save(self, folder: str | Path) -> Path:
-        """The folder, with weights, description and model card in it."""
+        """Write weights, description and model card to a folder; return the folder."""
         folder, tensors = user_path(folder), self.method.arrays()
         for name, part in (
             ("beliefs.", self.beliefs),
@@ -192,7 +192,7 @@ class Detector:
 
     @cached_property
     def id(self) -> str:
-        """Twelve letters that only this detector has: of its weights, calibration and threshold."""
+        """A hash of 12 hex digits of the detector's name, weights, calibration and threshold."""
         digest = hashlib.sha256(f"{self.name} {self.method.calibration_} {self.threshold}".encode())
         for name, array in sorted(self.method.arrays().items()):
             digest.update(name.encode() + array.tobytes())
@@ -200,7 +200,7 @@ class Detector:
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """The datasets whose prompts it knows: questions are asked as in one of them."""
+        """The datasets whose prompts it knows; every question uses the prompt of one of them."""
         return tuple(dict.fromkeys(example.dataset for example in self.examples))
 
     @property
@@ -248,9 +248,9 @@ class Detector:
         clean: np.ndarray,
         drawn: Sequence[SampledAnswers] = (),
     ) -> list[Scored]:
-        """Answers scored by the states [entity, layer, width] at the ends of their entities.
+        """Score answers by the states [entity, layer, width] at the last token of each entity.
 
-        `drawn` are the answers beside each one, which a detector that draws them compares.
+        `drawn` are the sampled answers beside each one, for detectors that compare them.
         """
         material = _material(answers, clean, drawn)
         nan = np.full(len(clean), np.nan)
@@ -305,7 +305,7 @@ class Detector:
     def _conclude(
         self, one: LocatedAnswer, number: int, probability: float, distance: float
     ) -> tuple[Outcome, str]:
-        """The conclusion about an entity; none in a form that was told apart too badly."""
+        """The conclusion about an entity; "cannot say" in a form that the detector reads badly."""
         entity = one.entities[number]
         form = form_of(one.answer.text, entity.span, entity.sentence)
         if len({other.sentence for other in one.entities}) > 1:
@@ -372,10 +372,10 @@ class Detector:
         dataset: str | None = None,
         progress: Progress | None = None,
     ) -> Any:
-        """The model's own answer with its probability of being wrong, both from the same pass.
+        """Answer a question and score the answer in the same pass.
 
-        With `answer` that answer is scored instead. Lists give lists, in batches. `dataset` says
-        as which of the training datasets the questions are asked, where these differ.
+        With `answer` that answer is scored instead. Lists give lists, in batches. `dataset` is the
+        training dataset whose prompt is used, where these differ.
 
         Examples:
             >>> scored = detector.score(model, "What is the capital of France?")
@@ -447,7 +447,7 @@ class Detector:
         found: dict[int, Scored],
         progress: Progress | None,
     ) -> list[Scored]:
-        """The scores of the tasks, and those that are found already, by their numbers."""
+        """Score the tasks, add them to the scores `found` already; all by number of their task."""
         progress = progress or Quiet()
         progress.start("scores", len(tasks))
         for batch, scored in self.read(answerer, prefix_of, tasks):
@@ -494,7 +494,7 @@ class Detector:
         return self.score_located([located], kept)[0]
 
     def warn(self, model: Any, question: str | Sequence[str], *, dataset: str | None = None) -> Any:
-        """How likely the answer will be wrong, from the question alone; lists give lists."""
+        """Predict from the question alone how likely its answer is wrong; lists give lists."""
         if self.pre_answer is None:
             raise UserError(
                 "This detector has no warning before the answer: the run it was trained on kept no "
@@ -528,9 +528,9 @@ class Detector:
         return out
 
     def bind(self, model: Any, *, dataset: str | None = None) -> Bound:
-        """The detector's prompt for this model, found once; an error where they do not fit.
+        """Bind the detector's prompt to a model, cached; a UserError if they do not fit.
 
-        `dataset` is one of `datasets`; it may be left out where all of them are asked alike.
+        `dataset` is one of `datasets`; it may be left out if all of them have the same prompt.
         """
         model = loaded_model(model, self.model)
         if not self.examples:
@@ -547,7 +547,7 @@ class Detector:
 
 
 def _with_sentences(one: LocatedAnswer, entities: Sequence[ScoredSpan]) -> tuple[ScoredSpan, ...]:
-    """Every sentence, as bad as its worst entity, followed by its entities."""
+    """The spans of all sentences, each scored as its worst entity and followed by its entities."""
     spans = []
     for sentence in dict.fromkeys(entity.sentence for entity in one.entities):
         found = [
@@ -562,7 +562,7 @@ def _with_sentences(one: LocatedAnswer, entities: Sequence[ScoredSpan]) -> tuple
 
 
 def loaded_model(model: Any, made_for: Mapping[str, Any]) -> Model:
-    """The model; an error where only its name was given."""
+    """The loaded model; a UserError if only its name was given."""
     if isinstance(model, str | Path):
         raise UserError(
             f"The model was given by name ('{model}'), which would load it for every call. "
@@ -574,7 +574,7 @@ def loaded_model(model: Any, made_for: Mapping[str, Any]) -> Model:
 def _material(
     answers: Sequence[LocatedAnswer], clean: np.ndarray, drawn: Sequence[SampledAnswers]
 ) -> Material:
-    """The entities of fresh answers as a detector's material; states [entity, layer, width]."""
+    """The entities of new answers as a detector's material; states [entity, layer, width]."""
     texts = tuple(
         Text(
             id=one.answer.id,
@@ -603,7 +603,7 @@ class RunningScore:
     """P(wrong) of an answer that is still being written, as if it ended with its newest token.
 
     By the detector itself where it reads clean states alone, else by the calibrated probe of the
-    layer that its training chose. Both are one product with a state that was computed anyway.
+    layer that its training chose. Both cost one product with a state that is computed anyway.
     """
 
     def __init__(self, detector: Detector) -> None:
@@ -616,7 +616,7 @@ class RunningScore:
             self.layers = (detector.beliefs.gate_layer,)
 
     def probabilities(self, states: np.ndarray) -> np.ndarray:
-        """P(wrong) from states [token, layer, width] of `layers`, [token]; NaN: no such number."""
+        """P(wrong) from states [token, layer, width] of `layers`, [token]; NaN without a probe."""
         method, beliefs = self._detector.method, self._detector.beliefs
         if self._detector.reads_states_alone:
             logit = cast(Probes, method).logit(list(states.swapaxes(0, 1)))
@@ -626,7 +626,7 @@ class RunningScore:
         return beliefs.wrong_at(beliefs.gate_layer, states[:, 0])
 
     def fields(self, states: np.ndarray) -> dict[str, object]:
-        """The number at the newest token [layer, width] for a client, its flag, and its source."""
+        """The running score as JSON: probability, flag and source, from states [layer, width]."""
         probability = float(self.probabilities(states[None])[0])
         finite = bool(np.isfinite(probability))
         flagged = probability > self._detector.threshold if finite else None

@@ -1,4 +1,4 @@
-"""Detectors on answers they never saw: held-out folds, and other datasets.
+"""Evaluate detectors on held-out folds and on other datasets.
 
 Folds give one row per answer, detector and split. Transfer trains on one dataset and tests on
 another, or trains on all but one.
@@ -38,7 +38,7 @@ SCORES = (
 
 
 class Trial(NamedTuple):
-    """What is learnt from, and what is held out."""
+    """One training set and the test set held out from it."""
 
     train: Material
     held: Material
@@ -57,7 +57,7 @@ def evaluate(
 ) -> pd.DataFrame:
     """Score each answer with each detector, fitted on the folds without it.
 
-    Each dataset is evaluated by itself; the folds of all are fitted at once.
+    Each dataset is evaluated by itself; the folds of all are fitted in parallel.
     """
     progress = progress or Quiet()
     trials, usable = [], {}
@@ -65,7 +65,7 @@ def evaluate(
         usable[part.name] = _usable(part, names, progress)
         for split in splits:
             fold = outer_folds(part.z, part.entities, split=split, folds=folds, seed=seed)
-            # Inner folds of the same kind: a score is judged by what it is to be used for.
+            # Inner folds of the same kind, so that detectors are chosen for this kind of split.
             own = replace(part, folds_by=split)
             for n in range(folds):
                 trials.append(Trial(own.take(fold != n, seed=seed), own.take(fold == n), split, n))
@@ -75,7 +75,7 @@ def evaluate(
 
 
 def _usable(material: Material, names: Sequence[str], progress: Progress) -> list[str]:
-    """The detectors that can be used on the material; a note on those that cannot."""
+    """The names of detectors that can use the material; note those that cannot."""
     check_classes(material.z, dataset=material.name)
     usable = []
     for name in names:
@@ -94,13 +94,13 @@ def _usable(material: Material, names: Sequence[str], progress: Progress) -> lis
 def fit_and_score(
     trials: Sequence[Trial], names: Sequence[Sequence[str]], progress: Progress
 ) -> list[pd.DataFrame]:
-    """The scores of what each trial holds out, a frame each; several are fitted at a time."""
+    """Fit detectors on each trial in parallel and score what it holds out: a frame per trial."""
     trained = in_parallel(
         lambda work: fit_all(work[0].train, work[1]),
         list(zip(trials, names, strict=True)),
         progress=lambda done, total: progress.advance(),
     )
-    # Scored one after the other: the milliseconds are an answer's, not those of its neighbours.
+    # Scored one trial at a time, so that others do not add to the milliseconds.
     return [
         pd.concat(
             [
@@ -153,10 +153,11 @@ def transfer_table(
     resamples: int = 2000,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """One row per detector, training set and test set: AUROC with its interval, ECE, and the
-    paired difference from the best single baseline (`vs_best`; Holm's p over the detectors).
+    """Evaluate transfer between datasets: one row per detector, training set and test set.
 
-    `kind` is "transfer" (one dataset to another) or "left-out" (all others to this one).
+    AUROC with its interval, ECE, and the paired difference from the best single baseline
+    (`vs_best`; Holm's p over the detectors). `kind` is "transfer" (one dataset to another) or
+    "left-out" (all others to this one).
     """
     if len(parts) < 2:
         raise UserError("Transfer needs two datasets at least. Give more runs of this model.")
@@ -184,19 +185,19 @@ def transfer_table(
 
 
 def without_entities(train: Material, test: Material) -> Material:
-    """The training answers about things that the test does not ask about."""
+    """The training answers without those about entities of the test set."""
     seen = {entity.casefold() for entity in test.entities}
     left = train.take(np.array([entity.casefold() not in seen for entity in train.entities]))
     check_classes(left.z, dataset=left.name)
     return left
 
 
-# --- All of it, on the runs of a model ---
+# --- The whole evaluation, on the runs of a model ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """What an evaluation found."""
+    """The tables of an evaluation: scores, detectors, and transfer."""
 
     scores: pd.DataFrame  # a row per answer, detector and split
     table: pd.DataFrame  # a row per dataset, split and detector
@@ -208,9 +209,7 @@ class Study:
         return detector_claims(self.table)
 
     def write(self, folder: Path) -> list[Path]:
-        """The files written under tables/: detectors.csv, .md, detector_claims.csv, transfer.csv,
-        and the scores.
-        """
+        """Write tables/: detectors.csv, detectors.md, detector_claims.csv, transfer.csv, scores."""
         tables = {"detectors": self.table}
         if len(self.claims):
             tables["detector_claims"] = self.claims
@@ -233,12 +232,12 @@ def study(
     progress: Progress | None = None,
     keep: Callable[[Study], object] = lambda found: None,
 ) -> Study:
-    """Every detector on every dataset of these runs; all of them where `names` is empty.
+    """Evaluate detectors on every dataset of these runs; all detectors if `names` is empty.
 
-    With a `limit`, as many right as wrong answers of each dataset, that many in all at most.
+    With a `limit`, as many right as wrong answers of each dataset, `limit` in all at most.
     `peers` are runs of a second model over the same questions: its states are a control, and the
-    questions that both answered are compared. `resamples` is chosen by the number of detectors
-    where it is not given. `keep` gets what was found before transfer begins, which takes longest.
+    questions that both answered are compared. The default of `resamples` grows with the number of
+    detectors. `keep` is called with the results before transfer, which takes longest.
     """
     progress = progress or Quiet()
     names = tuple(names) or (*(name for name in METHODS if name != PEER), AUTO)
@@ -280,7 +279,7 @@ def study(
 
 
 def _open(runs: Sequence[str | Path]) -> list[RunView]:
-    """The run folders; a UserError where they are of different models."""
+    """Open the run folders; a UserError if they are of different models."""
     folders = [RunView.open(run, collected_ok=True) for run in runs]
     if len({folder.weights for folder in folders}) > 1:
         raise UserError(

@@ -1,8 +1,8 @@
-"""Answers beside a run's greedy ones: drawn at a temperature, and written in other forms.
+"""Sample further answers for a run, and read its answers in other surface forms.
 
-A detector that saw bare answers alone takes the form of an answer for an error. So detectors learn
-from the same answers with a full stop, in lower case, bold, as a sentence and as JSON, and are
-evaluated on each of these surfaces.
+A detector trained on bare answers alone mistakes the form of an answer for an error. So detectors
+learn from the same answers with a full stop, in lower case, bold, as a sentence and as JSON, and
+are evaluated on each of these surfaces.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SURFACES: dict[str, Callable[[str], str]] = {
 
 
 def draw_answers(shards: Shards, *, samples: int, temperature: float, max_tokens: int) -> None:
-    """Sample answers to all questions that detectors may use; what is on disk is kept."""
+    """Sample answers to all usable questions of a run; shards already on disk are kept."""
     answerer = Answerer(shards.lease.model, max_tokens=max_tokens)
 
     def work(number: int, dataset: str, answered: list[Sample]) -> None:
@@ -49,7 +49,7 @@ def draw_answers(shards: Shards, *, samples: int, temperature: float, max_tokens
             temperature=temperature,
             seed=shards.seed,
         )
-        # A finished answer took one more pass: the one that chose the token to stop at.
+        # A finished answer took one more pass: the one that chose the stop token.
         rows = [
             (a.id, n, a.text, float(sum(a.log_probs)), len(a.token_ids),
              len(a.token_ids) + int(a.finished), ms / samples)
@@ -68,7 +68,7 @@ def read_surfaces(
     max_tokens: int,
     progress: Progress,
 ) -> None:
-    """Read every usable answer on every surface, a shard at a time; what is there is kept."""
+    """Read every usable answer in every surface form, shard by shard; shards on disk are kept."""
     progress.start("surfaces", sum(map(len, shards)))
     bounds: dict[str, Bound | None] = {}
     for number, samples in enumerate(shards):
@@ -112,7 +112,7 @@ def _read_shard(bound: Bound, store: Store, number: int, samples: Sequence[Sampl
     ):
         ends = np.cumsum([len(one.entities) for one in batch.answers])
         for place, one, end in zip(batch.numbers, batch.answers, ends, strict=True):
-            if one.entities:  # of "No.", in lower case, nothing may be left
+            if one.entities:  # an answer such as "No." has none in lower case
                 surface, id, _ = tasks[place]
                 exact, answer = one.entities[0].tokens, one.answer
                 rows += [

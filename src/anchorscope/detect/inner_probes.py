@@ -19,7 +19,7 @@ from anchorscope.probes.linear_probe import DEFAULT_C, LinearProbe
 from anchorscope.stats.ranking import auroc
 
 STRENGTHS = (DEFAULT_C / 10, DEFAULT_C, 10 * DEFAULT_C, 100 * DEFAULT_C)
-# Neighbouring layers read nearly alike: every second one first, then the best one's neighbours.
+# Neighbouring layers are nearly equal: every second one is tried, then the best one's neighbours.
 STEP = 2
 
 
@@ -57,8 +57,9 @@ def layer_scores(material: Material, *, states: str = "clean") -> dict[int, floa
 def inner_logits(
     material: Material, layer: int, *, C: float = DEFAULT_C, states: str = "clean"
 ) -> dict[str, np.ndarray]:
-    """Logits [question] of probes that never saw the question; "clean" as trained on, and
-    "knockout" where there are such states. `states` is what the probes learn from.
+    """Held-out logits [question] of inner probes trained on `states`, under the key "clean".
+
+    Probes of clean states also have the key "knockout", if the run has such states.
     """
     return _fit_inner(material, layer, [C], states)[C]
 
@@ -66,7 +67,7 @@ def inner_logits(
 def whole_probe(
     material: Material, layer: int, *, C: float, states: str = "clean"
 ) -> tuple[np.ndarray, float]:
-    """Coefficients [width] and intercept of the probe of all answers."""
+    """Coefficients [width] and intercept of a probe trained on all answers."""
 
     def fit() -> tuple[np.ndarray, float]:
         probe = LinearProbe(C=C).fit(material.layer(states, layer), material.z)
@@ -76,9 +77,9 @@ def whole_probe(
 
 
 def pathway_groups(material: Material, layer: int, *, C: float) -> np.ndarray:
-    """1.0 for Q, 0.0 for A, [question]; NaN where there is no knocked-out state.
+    """The pathway of each answer, [question]: 1.0 for Q, 0.0 for A, NaN without a knockout state.
 
-    From probes that never saw the question, and from the training material alone.
+    It comes from held-out probes within the training material.
     """
     logits = inner_logits(material, layer, C=C)
     if "knockout" not in logits:
@@ -89,7 +90,7 @@ def pathway_groups(material: Material, layer: int, *, C: float) -> np.ndarray:
 def _fit_inner(
     material: Material, layer: int, strengths: Sequence[float], states: str
 ) -> dict[float, dict[str, np.ndarray]]:
-    """The held-out logits of the inner probes of each strength, by states; fitted at once."""
+    """Held-out logits of the inner probes, by strength and states; all are fitted at once."""
     new = [C for C in strengths if ("inner", states, layer, C) not in material.memo]
     if new:
         every = np.arange(len(material))

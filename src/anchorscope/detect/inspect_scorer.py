@@ -1,4 +1,4 @@
-"""A scorer for Inspect: the log of an evaluation gets a detector's probabilities.
+"""Inspect AI scorer that adds a detector's probabilities to the log of an evaluation.
 
 It needs the package inspect_ai, which `pip install "anchorscope[inspect]"` brings.
 """
@@ -27,10 +27,10 @@ from anchorscope.models import load_model
 
 @scorer(metrics=[mean(), stderr()])
 def wrong_answer_probability(detector: str, model: str, dataset: str | None = None) -> Scorer:
-    """Score each answer with the probability that it is wrong; NaN, unscored, where none was read.
+    """Score each answer with the probability that it is wrong; NaN (unscored) if it has none.
 
     `detector` is a folder or hub repository, `model` the model that it was made for, and `dataset`
-    the one of its datasets as which single questions are asked.
+    the training dataset whose prompt is used for single questions.
     """
     loaded, lock = Detector.load(detector), Lock()
     lm = load_model(model, dtype=loaded.model["dtype"])

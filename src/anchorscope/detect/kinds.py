@@ -1,4 +1,4 @@
-"""Every detector by name: token scores, drawn answers, text controls, probes, and mixtures.
+"""Detectors by name: token scores, sampled answers, text controls, probes, and mixtures.
 
 Semantic entropy: Kuhn et al. 2023 and Farquhar et al. 2024, each meaning weighed by how many
 answers have it. Self-check: SelfCheckGPT, Manakul et al. 2023.
@@ -28,18 +28,18 @@ from anchorscope.errors import UserError, unknown
 from anchorscope.stats.ranking import auroc
 
 Words = Literal["question", "answer", "both"]
-_RANGE = (0.01, 0.99)  # quantiles of the training answers
-_RIDGE = 1e-3  # against the mean of the losses; keeps classes that part altogether finite
-_LAYERS = 5  # of the probes whose mean `combined` reads
+_RANGE = (0.01, 0.99)  # quantiles of the training answers, to clip a score
+_RIDGE = 1e-3  # L2 penalty on the mean loss; keeps the weights finite where classes are separable
+_LAYERS = 5  # number of probes whose mean `combined` reads
 AUTO = "auto"
-_NEAR = 0.02  # of AUROC, by which `auto` lets a preferred candidate be behind
+_NEAR = 0.02  # AUROC by which `auto` lets a preferred candidate fall short
 
 
 # --- Scores that are a function of an answer ---
 
 
 class PerAnswer(Method):
-    """A score of each answer by itself, with nothing to learn."""
+    """A score computed from each answer alone, with nothing to learn."""
 
     learns = False
     single = True
@@ -65,7 +65,7 @@ class PerAnswer(Method):
 
 
 def entity_log_prob(text: Text) -> float:
-    """Minus the lowest log-probability of E_A, which no full stop or bold around it changes."""
+    """Minus the lowest token log-probability in E_A; punctuation around it is ignored."""
     return -min(text.log_probs[n] for n in text.exact_answer)
 
 
@@ -78,7 +78,7 @@ class Columns(Method):
         self.name, self.columns, self.text_only = name, columns, text_only
 
     def _scaler(self) -> Any:
-        """What makes columns that a regression can learn from."""
+        """The transformer that turns the columns into features."""
         return StandardScaler()
 
     def _table(self, material: Material) -> pd.DataFrame:
@@ -94,7 +94,7 @@ class Columns(Method):
 
 
 class TokenFeatures(Columns):
-    """Logistic regression on statistics of log-probability and entropy, and the length."""
+    """Logistic regression on statistics of token log-probability and entropy, and the length."""
 
     def __init__(self) -> None:
         super().__init__("token features", _token_statistics, text_only=False)
@@ -106,7 +106,7 @@ class TokenFeatures(Columns):
 
 
 def _token_statistics(text: Text) -> list[Any]:
-    """Mean, extremes, spread and ends of both, those of E_A, and the number of tokens."""
+    """Statistics of token log-probability and entropy over the answer and E_A; its log length."""
     both = [np.array(text.log_probs), np.array(text.entropies)]
     exact = list(text.exact_answer)
     return [
@@ -118,7 +118,7 @@ def _token_statistics(text: Text) -> list[Any]:
 
 
 class Popularity(Columns):
-    """How much the subject is talked about, as the dataset says."""
+    """Logistic regression on the popularity of the subject, as the dataset gives it."""
 
     def __init__(self) -> None:
         def columns(text: Text) -> tuple[float, bool]:
@@ -145,13 +145,13 @@ class TfIdf(Columns):
         return ColumnTransformer([(str(part), words, part) for part in self.parts])
 
 
-# --- Several drawn answers to one question ---
+# --- Several sampled answers to one question ---
 
 
 class OverSamples(Method):
-    """A score from the meanings of the answer and of answers that are sampled beside it.
+    """A score from the meanings of the answer and of further sampled answers.
 
-    A deployed one samples as many, at the same temperature, for every answer that it scores.
+    A deployed detector samples as many, at the same temperature, for every answer that it scores.
     """
 
     learns = False
@@ -159,7 +159,7 @@ class OverSamples(Method):
 
     def __init__(self, name: str, score: Callable[[np.ndarray], float]):
         self.name = name
-        self.score = score  # of the meaning of the answer, then of each sampled one
+        self.score = score  # takes the answer's meaning, then each sampled answer's
 
     def lacks(self, material: Material) -> str:
         if any(text.sampled is None for text in material.texts):
@@ -171,7 +171,7 @@ class OverSamples(Method):
         return np.array([self.score(_meanings(t, t.sampled)) for t in material.texts if t.sampled])
 
     def cost(self, material: Material) -> tuple[float, float]:
-        """The mean passes and milliseconds that sampling took for an answer."""
+        """The mean forward passes and milliseconds of sampling per answer."""
         costs = [(t.sampled.passes, t.sampled.ms) for t in material.texts if t.sampled]
         passes, ms = np.mean(costs, axis=0).tolist()
         return passes, ms
@@ -183,17 +183,17 @@ class OverSamples(Method):
 
 
 def semantic_entropy(meanings: np.ndarray) -> float:
-    """The entropy, in nats, of what the sampled answers mean."""
+    """The entropy, in nats, of the meanings of the sampled answers."""
     return float(entropy(np.bincount(meanings[1:])))
 
 
 def disagreement(meanings: np.ndarray) -> float:
-    """The share of sampled answers that do not mean what the answer means."""
+    """The share of sampled answers whose meaning differs from the answer's."""
     return float(np.mean(meanings[1:] != meanings[0]))
 
 
 def _meanings(text: Text, sampled: SampledAnswers) -> np.ndarray:
-    """The meaning of the greedy answer and of each sampled one, [1 + answer]; numbers from 0.
+    """Group the answer and the sampled ones by meaning: numbers from 0, [1 + sampled answer].
 
     An answer joins the first group whose first member means the same, as in Kuhn et al.
     """
@@ -210,9 +210,9 @@ def _meanings(text: Text, sampled: SampledAnswers) -> np.ndarray:
 
 @lru_cache(maxsize=2**16)
 def same_answer(one: str, other: str, question: str) -> bool:
-    """Whether the judge takes one of two answers for right if the other is accepted.
+    """Whether two answers mean the same: one is judged right with the other as gold answer.
 
-    Either way round, because one of them may be a sentence. All abstentions are alike.
+    Tried both ways, because one of them may be a sentence. All abstentions are alike.
     """
     if is_abstention(one) or is_abstention(other):
         return is_abstention(one) and is_abstention(other)
@@ -241,7 +241,7 @@ class Probes(Method):
         return self.logit([material.layer(self.states, layer) for layer in self.layers()])
 
     def logit(self, states: Sequence[np.ndarray]) -> np.ndarray:
-        """The mean logit [question] from states [question, width] of each of the layers."""
+        """The mean logit [question] from states [question, width], one array per layer."""
         lines = zip(states, self.coef_, self.intercept_, strict=True)
         return np.mean([linear(*line) for line in lines], axis=0)
 
@@ -266,7 +266,7 @@ class Probes(Method):
         self.intercept_ = np.array([intercept for _, intercept in probes])
 
     def _inner_scores(self, material: Material) -> np.ndarray:
-        # The very logits that the choice was made on: nothing is trained again.
+        # The logits that the choice was made on: nothing is trained again.
         logits = [
             inner_logits(material, layer, C=self.C_, states=self.states)["clean"]
             for layer in self.layers()
@@ -277,10 +277,9 @@ class Probes(Method):
 class Combined(Probes):
     """Logistic regression on the probes' held-out logit and minus E_A's lowest log-probability.
 
-    The latter is kept within the range that training saw. The probes know more where they were
-    trained, token probability holds on other questions too: of several datasets a whole one is held
-    out at a time when layers and weights are chosen, so that the probes get the weight that they
-    deserve on questions unlike those they learnt from.
+    The latter is clipped to its range in training. Probes are better in domain, token probability
+    transfers better. With several datasets, layers and weights are therefore chosen with one whole
+    dataset held out at a time: the probes' weight reflects their accuracy out of domain.
     """
 
     reads_tokens = True
@@ -306,7 +305,7 @@ class Combined(Probes):
         self.weights_ = fit_weights(columns, material.z)
 
     def _inner_scores(self, material: Material) -> np.ndarray:
-        # On the folds of every other detector, so that `auto` compares like with like.
+        # On the same folds as every other detector, so that `auto` compares like with like.
         return self._weighted(super()._inner_scores(material), material)
 
     def _weighted(self, logit: np.ndarray, material: Material) -> np.ndarray:
@@ -319,9 +318,9 @@ class Combined(Probes):
 
 
 def fit_weights(scores: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """The weight of each column of scores [question, column], and the intercept; none below 0.
+    """Non-negative logistic weights of scores [question, column], then the intercept.
 
-    Higher scores mean more likely wrong, so a weight below 0 would be luck: its column is left out.
+    Higher scores mean more likely wrong, so a column whose weight would be negative is left out.
     """
     mean, spread = scores.mean(axis=0), scores.std(axis=0)
     x = (scores - mean) / np.where(spread > 0, spread, 1.0)
@@ -374,10 +373,10 @@ METHODS: dict[str, Callable[[], Method]] = {
     "mop": MixtureOfProbes,
     "pr": PathwayReweighting,
 }
-# What `auto` chooses among, in its order of preference: token probability beside the probes is what
-# still holds on other questions.
+# Candidates of `auto` in order of preference: token probability with the probes transfers best to
+# other questions.
 CHOSEN = ("combined", "probe", "entity-log-prob")
-# Those that can score an answer outside a run folder; the last two draw answers to do it.
+# Detectors that can score answers outside a run folder; the last two sample answers for it.
 DEPLOYED = (*CHOSEN, "semantic-entropy", "self-check")
 
 
@@ -407,7 +406,7 @@ class Auto(Method):
 
 
 def make_method(name: str) -> Method:
-    """A fresh detector by its short name."""
+    """A new, unfitted detector by its short name."""
     if name == AUTO:
         return Auto()
     if name not in METHODS:
@@ -416,9 +415,9 @@ def make_method(name: str) -> Method:
 
 
 def fit_all(material: Material, names: Sequence[str]) -> dict[str, Method]:
-    """Fit fresh detectors on the material, by name; without those that it lacks something for.
+    """Fit detectors on the material, by name; leave out those that it lacks inputs for.
 
-    `auto` chooses among all of CHOSEN, whether they are asked for or not.
+    `auto` chooses among all of CHOSEN, also those that are not in `names`.
     """
     fitted: dict[str, Method] = {}
     for name in dict.fromkeys((*names, *(CHOSEN if AUTO in names else ()))):

@@ -1,6 +1,6 @@
-"""What a detector reads: answers, token probabilities and states, question by question.
+"""The data that detectors read: answers, token probabilities and states of each question.
 
-The same `Material` comes from a run folder to train and evaluate detectors, and from fresh answers
+The same `Material` comes from a run folder to train and evaluate detectors, and from new answers
 to score them, so that a detector is used exactly as it was evaluated.
 """
 
@@ -27,7 +27,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, kw_only=True)
 class SampledAnswers:
-    """Several sampled answers to one question, and what sampling them took."""
+    """Several sampled answers to one question, and the cost of sampling them."""
 
     texts: tuple[str, ...]
     temperature: float = 1.0
@@ -50,12 +50,12 @@ class Text:
     popularity: float = np.nan  # log10
     p_true: float = np.nan
     entropies: tuple[float, ...] = ()  # of each answer token's distribution; none: not kept
-    sampled: SampledAnswers | None = None  # other answers to the question, drawn
-    surface: str = ""  # how it is written, where that is not as the model wrote it
+    sampled: SampledAnswers | None = None  # other answers to the question
+    surface: str = ""  # the form it was rewritten in; "" as the model wrote it
 
 
 class Arrays:
-    """States by intervention and layer (from 1), each [question, width]."""
+    """States [question, width] in memory, by intervention and layer (from 1)."""
 
     def __init__(self, states: dict[tuple[str, int], np.ndarray], *, layers: int) -> None:
         self._states, self.layers = states, layers
@@ -90,7 +90,7 @@ class Material:
     seed: int = 0
     folds_by: FoldsBy = "entity"  # what no two inner folds share; "random": nothing
     peer: Material | None = None  # the same questions, answered and read by a second model
-    # What several detectors need of the same training answers is computed once.
+    # Cache of results that several detectors need of the same training answers.
     memo: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -114,7 +114,7 @@ class Material:
         return states in self.bank.names or (states == PEER and self.peer is not None)
 
     def layers(self, states: str) -> int:
-        """How many layers the model has that these states come from."""
+        """The number of layers of the model that these states come from."""
         return (self.peer if self.peer and states == PEER else self).bank.layers
 
     def layer(self, states: str, layer: int) -> np.ndarray:
@@ -124,7 +124,7 @@ class Material:
         return self.bank.layer(states, layer)[self.rows].astype(np.float32, copy=False)
 
     def take(self, rows: np.ndarray, *, seed: int | None = None) -> Material:
-        """The questions of these rows (a mask or numbers), with an empty memo."""
+        """Select questions by a mask or by row numbers; the memo starts empty."""
         numbers = np.flatnonzero(rows) if rows.dtype == bool else rows
         return replace(
             self,
@@ -144,7 +144,7 @@ class Material:
 
     @cached_property
     def inner(self) -> np.ndarray:
-        """The inner fold of every question, [question]: like the outer folds, or a dataset each."""
+        """The inner fold of every question, [question]: as the outer folds, or one per dataset."""
         if self.folds_by == "random":
             return random_folds(self.z, folds=INNER_FOLDS, seed=self.seed + 7919)
         names, number = np.unique([text.dataset for text in self.texts], return_inverse=True)
@@ -153,7 +153,7 @@ class Material:
         return entity_folds(self.entities, folds=INNER_FOLDS, seed=self.seed + 7919)
 
     def inner_parts(self) -> list[tuple[np.ndarray, Material, Material]]:
-        """For each inner fold: its mask, the material to learn from, and that held out."""
+        """For each inner fold: its mask, the training material, and the held-out material."""
 
         def part(fold: int) -> tuple[np.ndarray, Material, Material]:
             held = self.inner == fold
@@ -165,7 +165,7 @@ class Material:
     def apart(self) -> Material:
         """The same answers with a whole dataset in each inner fold.
 
-        Itself where there is one dataset, or where too few answers are left without one.
+        Itself if there is one dataset, or if leaving one out leaves too few answers of a class.
         """
         datasets = np.array([text.dataset for text in self.texts])
         names = np.unique(datasets)
@@ -177,7 +177,7 @@ class Material:
 
 
 def join(parts: Sequence[Material]) -> Material:
-    """All questions of several materials of one model, one after the other."""
+    """Concatenate several materials of one model."""
     if len(parts) == 1:
         return parts[0]
     return Material(
@@ -191,7 +191,7 @@ def join(parts: Sequence[Material]) -> Material:
 
 
 def with_peer(own: Material, peers: Sequence[Material]) -> Material:
-    """The questions that a second model answered too, with its material beside."""
+    """Keep the questions that a second model answered too, with its material as `peer`."""
     peer = next((part for part in peers if part.name == own.name), own.take(np.arange(0)))
     # A file's questions may have changed under the same ids: the texts must be the same too.
     place = {(text.id, text.question): n for n, text in enumerate(peer.texts)}
@@ -207,8 +207,9 @@ def with_peer(own: Material, peers: Sequence[Material]) -> Material:
 
 
 def from_run(run: RunView, dataset: str, *, seed: int = 0, limit: int | None = None) -> Material:
-    """The usable answers of one dataset of a run; with a `limit`, as many right as wrong ones,
-    that many in all at most.
+    """The usable answers of one dataset of a run, with states and sampled answers.
+
+    With a `limit`, as many right as wrong ones, `limit` in all at most.
     """
     if "states" in run.info.get("identity", {}):
         raise UserError(
@@ -260,7 +261,7 @@ def from_run(run: RunView, dataset: str, *, seed: int = 0, limit: int | None = N
 
 
 def surfaces_of(run: RunView, material: Material) -> Material | None:
-    """The answers of a material on other surfaces; None where the run has not read them."""
+    """The answers of a material in other surface forms; None if the run has none of them."""
     parts, place = [], {text.id: n for n, text in enumerate(material.texts)}
     answers: dict[str, dict[str, list[dict]]] = {}  # by surface and id: a row for each token
     for row in records(run.surfaces):
@@ -291,7 +292,7 @@ def surfaces_of(run: RunView, material: Material) -> Material | None:
 
 
 def balanced(samples: list[Sample], limit: int, seed: int) -> list[Sample]:
-    """As many right as wrong answers in the given order, `limit` in all at most, by the seed."""
+    """Draw as many right as wrong answers, `limit` in all at most, and keep their order."""
     rng = np.random.default_rng(seed)
     wrong = np.array([sample.verdict == "wrong" for sample in samples])
     classes = [rng.permutation(np.flatnonzero(wrong == which)) for which in (False, True)]

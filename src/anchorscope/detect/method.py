@@ -16,7 +16,7 @@ from anchorscope.stats.ranking import auroc
 class Method(BaseEstimator):
     """A detector in scikit-learn's style whose samples are a `Material`.
 
-    A subclass says how it chooses (`_choose`), learns (`_learn`) and scores
+    A subclass defines how it chooses (`_choose`), learns (`_learn`) and scores
     (`decision_function`). Choosing and calibrating see the training material alone.
     """
 
@@ -24,18 +24,18 @@ class Method(BaseEstimator):
     learns: bool = True  # False: the score is the same whatever it was fitted on
     text_only: bool = False  # a control that never looks into the model
     reads_tokens: bool = False  # needs the log-probability of every answer token
-    single: bool = False  # a baseline that others are to beat out of domain too
-    extra_passes: float = 0.0  # forward passes beside those that wrote the answer
-    saved: tuple[str, ...] = ()  # fitted arrays and numbers of one that is deployed
-    samples_: int = 0  # answers that it draws to each question that it scores
-    temperature_: float = 1.0  # of these
-    short_name: str = ""  # under which it was fitted
+    single: bool = False  # a baseline that other detectors are compared with out of domain
+    extra_passes: float = 0.0  # forward passes besides those that generated the answer
+    saved: tuple[str, ...] = ()  # fitted arrays and numbers that a deployed detector keeps
+    samples_: int = 0  # answers that it samples to each question that it scores
+    temperature_: float = 1.0  # at which they are sampled
+    short_name: str = ""  # its name in `METHODS`
     calibration_: Platt | Isotonic
     inner_auroc_: float  # on held-out training answers
     inner_scores_: np.ndarray  # [question], of the training answers, held out
 
     def lacks(self, material: Material) -> str:
-        """What the detector needs and the material has not; empty where nothing is missing."""
+        """The reason why the detector cannot use the material; empty if it can."""
         return ""
 
     def fit(self, material: Material, y: None = None) -> Method:
@@ -58,15 +58,15 @@ class Method(BaseEstimator):
         return ()
 
     def cost(self, material: Material) -> tuple[float, float]:
-        """The extra passes of an answer of the material, and the milliseconds known of them."""
+        """The extra forward passes per answer, and their milliseconds (0 if not measured)."""
         return self.extra_passes, 0.0
 
     def chosen(self) -> str:
-        """What the training answers chose, in words: "layer 17, C 3.0"."""
+        """The hyperparameters chosen on the training answers, as text: "layer 17, C 3.0"."""
         return ""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What makes up a fitted detector, ready for safetensors."""
+        """The fitted arrays by name, ready for safetensors."""
         return {name.rstrip("_"): np.asarray(getattr(self, name)) for name in self.saved}
 
     def restore(self, arrays: dict[str, np.ndarray]) -> Method:
@@ -77,13 +77,13 @@ class Method(BaseEstimator):
         return self
 
     def _choose(self, material: Material) -> None:
-        """Choose layer, strength, β on the training material."""
+        """Choose hyperparameters (layer, C, β) on the training material."""
 
     def _learn(self, material: Material) -> None:
-        """Train with what was chosen."""
+        """Train on the material with the chosen hyperparameters."""
 
     def _inner_scores(self, material: Material) -> np.ndarray:
-        """Scores [question] of the training answers, each from a fit that did not see it."""
+        """Held-out scores of the training answers by inner cross-validation, [question]."""
         if not self.learns:
             return self.decision_function(material)
         scores = np.full(len(material), np.nan)

@@ -1,4 +1,4 @@
-"""Read rows of the user's own, each an exchange and its label, into a shard of a run folder."""
+"""Read the user's own labelled exchanges into a shard of a run folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from anchorscope.run_folder.store import Store
 def questions_of(
     rows: Sequence[Mapping[str, Any]], name: str
 ) -> tuple[tuple[Question, ...], list[tuple[Exchange, bool]]]:
-    """What each row asks, and its exchange with whether the answer is right."""
+    """The question of each row, and its exchange with its label (True for right)."""
     questions, given = [], []
     for number, row in enumerate(rows):
         where = f"Row {number + 1} of {name}"
@@ -45,7 +45,7 @@ def read_rows(
     given: Sequence[tuple[Exchange, bool]],
     note: Callable[[str], None],
 ) -> None:
-    """Read and store one shard of own rows; those without an entity to read are not usable."""
+    """Read and store one shard of own rows; rows without an entity are not usable."""
     tasks = [
         task_of(model, None, exchange, place, every=False)
         for place, (exchange, _) in enumerate(given)
@@ -74,7 +74,7 @@ def read_rows(
                 answer_span=entity.span if entity else None,
                 prompt_ids=task.prompt_ids,
                 question_tokens=(),
-                exact_question=(before - 1,),  # nothing is cut: the last token stands for it
+                exact_question=(before - 1,),  # a placeholder: nothing is cut
                 exact_answer=tuple(before + n for n in entity.tokens) if entity else (),
             )
             if entity:

@@ -1,7 +1,7 @@
 """Mixture-of-Probes and Pathway Reweighting, for the published claims that they beat the probe.
 
-Our reconstructions from the paper's text. They read the layer of the single probe, are compared and
-never deployed, so they are written to be read and not to be fast.
+Our reconstructions from the paper's text. They read the layer of the single probe. They are
+compared and never deployed, so the code favours clarity over speed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Line = tuple[np.ndarray, float]  # coefficients [width] and intercept of a linea
 
 
 class _ByPathway(Method):
-    """A detector with a gate for the pathway, at the layer that the single probe reads."""
+    """Base class of detectors with a gate for the pathway, at the single probe's layer."""
 
     reweighted: bool = False  # whether it chooses a β
     beta_: float = 0.0
@@ -46,7 +46,7 @@ class _ByPathway(Method):
 
     def _choose(self, material: Material) -> None:
         self.layer_, self.C_ = choose(material)
-        # Of equals the first is taken: no β, and the probe's own strength.
+        # Ties go to the first value: no β, and the probe's own strength.
         self._choose_value("beta_", (0.0, *(betas(material) if self.reweighted else ())), material)
         self._choose_value("C_", (self.C_, *STRENGTHS), material)
 
@@ -65,7 +65,7 @@ class _ByPathway(Method):
 class MixtureOfProbes(_ByPathway):
     """P(z = 1) = g · P_Q + (1 − g) · P_A: an expert for each pathway, g = P(Q) from the state.
 
-    Experts are unweighted: how often a pathway is wrong is part of what its expert knows.
+    Experts do not weight the classes, so that they learn how often their pathway is wrong.
     """
 
     name = "MoP"
@@ -103,7 +103,7 @@ class PathwayReweighting(_ByPathway):
         return linear(self._reweighted(material, self.predicts_q(material)), *self.probe_)
 
     def predicts_q(self, material: Material) -> np.ndarray:
-        """Whether each answer is taken for Q, from its clean state, bool [question]."""
+        """Whether the gate predicts Q from each answer's clean state, bool [question]."""
         return linear(material.layer("clean", self.layer_), *self.gate_) > 0
 
     def chosen(self) -> str:
@@ -116,7 +116,7 @@ class PathwayReweighting(_ByPathway):
         if not self.beta_:
             self.probe_ = whole_probe(material, self.layer_, C=self.C_)
             return
-        is_q = np.zeros(len(material), dtype=bool)  # by gates that did not see the answer
+        is_q = np.zeros(len(material), dtype=bool)  # by held-out gates
         for fold in np.unique(material.inner):
             held = material.inner == fold
             is_q[held] = linear(x[held], *_gate(x[~held], groups[~held], self.C_)) > 0
@@ -143,7 +143,7 @@ def linear(x: np.ndarray, coef: np.ndarray, intercept: float) -> np.ndarray:
 
 
 def betas(material: Material) -> tuple[float, ...]:
-    """The β above 0 whose states are there with both signs, in rising order."""
+    """The β above 0 whose states are stored with both signs, in rising order."""
     matches = [re.fullmatch(r"reweight([+-][0-9.]+)", name) for name in material.bank.names]
     values = {float(match[1]) for match in matches if match}
     return tuple(sorted(beta for beta in values if beta > 0 and -beta in values))
@@ -155,7 +155,7 @@ def _line(x: np.ndarray, z: np.ndarray, C: float, balance: Literal["none", "weig
 
 
 def _gate(x: np.ndarray, groups: np.ndarray, C: float) -> Line:
-    """The classifier of the pathway among the answers that have one; a constant for one group."""
+    """Fit the pathway classifier on the answers that have a pathway; constant for one group."""
     placed = np.isfinite(groups)
     share = float(np.clip(np.mean(groups[placed]), 1e-6, 1 - 1e-6)) if placed.any() else 0.5
     if len(np.unique(groups[placed])) < 2:
@@ -164,7 +164,7 @@ def _gate(x: np.ndarray, groups: np.ndarray, C: float) -> Line:
 
 
 def _expert(x: np.ndarray, z: np.ndarray, own: np.ndarray, C: float) -> Line:
-    """The probe of one pathway's answers; of all answers where it has too few of a class."""
+    """Fit a probe on one pathway's answers, or on all if a class has too few."""
     few = min(np.sum(z[own] == which) for which in (0, 1)) < MIN_PER_CLASS
     rows = np.ones(len(z), dtype=bool) if few else own
     return _line(x[rows], z[rows], C, "none")

@@ -1,4 +1,4 @@
-"""Prompts as tokens: of a detector's own questions, of chat messages, and of raw text."""
+"""Tokenise prompts: a detector's own questions, chat messages, and raw text."""
 
 from __future__ import annotations
 
@@ -34,12 +34,11 @@ _Token = Annotated[int, Field(ge=0, le=1 << 31)]
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """An answer and what it answers: a question, messages of a chat, or the raw text before it.
+    """An answer and its prompt: a question, messages of a chat, or the raw text before it.
 
     A `question` is asked with the prompt that the detector was trained with; without an `answer`
     the model writes one. `messages` have a role and a content each and go through the model's chat
-    template; one user's turn alone is taken for a question where the detector was trained on
-    questions.
+    template; a single user's turn counts as a question if the detector was trained on questions.
     """
 
     answer: str | None = None
@@ -78,7 +77,7 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """A question and the very tokens it was asked with: the prompt, and a test of the tokenizer."""
+    """A question and the tokens of its prompt, from which `bind` restores the prompt's text."""
 
     question: Annotated[str, Field(min_length=1, max_length=100_000)]
     prompt_ids: Annotated[tuple[_Token, ...], Field(min_length=1, max_length=1 << 20)]
@@ -87,18 +86,18 @@ class Example:
 
 @dataclass
 class Bound:
-    """The prompt of a detector as text around the question, for one model."""
+    """A detector's prompt bound to a model: the text before and after the question."""
 
     model: Model
     before: str
     after: str
     finder: Any
     shared: tuple[int, ...]  # the tokens in front of every question
-    answerer: Answerer  # kept: which of all tokens end an answer is slow to find out
+    answerer: Answerer  # kept, since finding the tokens that end an answer is slow
     _prefix: Prefix | None = field(default=None, repr=False)
 
     def pieces(self, question: str) -> list[PromptPart]:
-        """The parts of the text of a prompt."""
+        """The text of a question's prompt in parts: before, the question, after."""
         # In plain text a line that begins like ours would become another worked example.
         own = question if self.after[:1] != "\n" else _LABEL.sub(" ", question)
         return [
@@ -106,16 +105,16 @@ class Bound:
         ]  # fmt: skip
 
     def prompt(self, question: str) -> Prompt:
-        """The prompt for a question."""
+        """The tokenised prompt of a question."""
         pieces, start = self.pieces(question), len(self.before)
         coded = tokenise(self.model.tokenizer, [pieces], special=False)[0]
         stop = start + len(pieces[1].text)
         return Prompt(ids=coded.ids, offsets=coded.offsets, question=Span(start, stop))
 
     def checked_prompt(self, question: str, room: int | None = None) -> Prompt:
-        """The prompt for a question; an error where the question is empty or too long.
+        """The tokenised prompt of a question; a UserError if the question is empty or too long.
 
-        `room` are the tokens of a given answer; without it there is room for a written one.
+        `room` is the number of tokens of a given answer, by default the most that are generated.
         """
         if not question.strip():
             raise UserError(f"The question {question!r} is empty. Give the text of a question.")
@@ -135,7 +134,7 @@ class Bound:
         return answer_tokens(self.model.tokenizer, self.pieces(question), answer)[1]
 
     def prefix(self, lease: Lease) -> Prefix:
-        """The keys and values in front of every question, computed once for all calls."""
+        """The cached keys and values of the tokens in front of every question, computed once."""
         if self._prefix is None:
             self._prefix = read_prefix(lease, self.shared)
         return self._prefix
@@ -144,9 +143,9 @@ class Bound:
 def bind(
     model: Model, prompt: Mapping[str, Any], examples: Sequence[Example], dataset: str | None
 ) -> Bound:
-    """The text around a question of the dataset, found in one example and proved on all of them.
+    """Restore the prompt of a dataset from its examples, checked on all of them.
 
-    Without a dataset, where all are asked alike, any of them serves.
+    The dataset may be left out if all datasets have the same prompt.
     """
     names = tuple(dict.fromkeys(example.dataset for example in examples))
     if dataset is not None and dataset not in names:
@@ -174,7 +173,7 @@ def bind(
 def bind_prompts(
     model: Model, examples: Sequence[Example], *, finder: Any, max_tokens: int
 ) -> Bound | None:
-    """How these questions were asked; None where the tokenizer does not give their very tokens."""
+    """Restore a prompt from examples; None if the tokenizer does not reproduce their tokens."""
     text = model.tokenizer.decode(examples[0].prompt_ids, clean_up_tokenization_spaces=False)
     question, answerer = examples[0].question, Answerer(model, max_tokens=max_tokens)
     prompts = [example.prompt_ids for example in examples]
@@ -195,7 +194,7 @@ def bind_prompts(
 
 
 def check_made_for(made: Mapping[str, Any], model: Model) -> None:
-    """Raise a UserError where the detector was made for another model or another dtype."""
+    """Raise a UserError if the detector was made for another model or another dtype."""
 
     def described(facts: Mapping[str, Any]) -> str:
         return (
@@ -220,7 +219,7 @@ def check_made_for(made: Mapping[str, Any], model: Model) -> None:
 def task_of(
     model: Model, bound: Bound | None, exchange: Exchange, number: int, *, every: bool = True
 ) -> Task:
-    """The tokens of an exchange; `bound` is the prompt for questions, where there is one."""
+    """Tokenise an exchange; `bound` is the detector's prompt for questions, if it has one."""
     question, special, answer = exchange.question, False, exchange.answer
     if bound is not None and len(exchange.messages) == 1:
         question = exchange.asked
@@ -261,7 +260,7 @@ def answer_tokens(
 
 
 def too_long(model: Model, question: str, prompt: int, answer: int) -> str:
-    """Why the model cannot read so many tokens of prompt and answer; empty where it can."""
+    """The reason if prompt and answer exceed the model's context window; empty if they fit."""
     window = window_of(model)
     if window is None or prompt + answer <= window:
         return ""
@@ -272,7 +271,7 @@ def too_long(model: Model, question: str, prompt: int, answer: int) -> str:
 
 
 def _pieces(model: Model, exchange: Exchange) -> tuple[list[PromptPart], bool]:
-    """The text before the answer, others' parts apart, and whether special tokens are added."""
+    """The prompt in parts, trusted or not, and whether the tokenizer adds special tokens."""
     if exchange.prompt:
         return [PromptPart(exchange.prompt, False)], True
     if not has_chat(model):
@@ -289,7 +288,7 @@ def _pieces(model: Model, exchange: Exchange) -> tuple[list[PromptPart], bool]:
         )
         if any(rest.count(mark) != 1 for mark in marks) or sorted(marks, key=rest.find) != marks:
             raise ValueError("it does not write each of them once, in their order")
-    except Exception as error:  # templates raise what they like
+    except Exception as error:  # templates can raise any error
         raise UserError(
             f"The chat template of {model.name} refuses these messages ({error}). Give the raw "
             "text before the answer as `prompt`."
@@ -302,7 +301,7 @@ def _pieces(model: Model, exchange: Exchange) -> tuple[list[PromptPart], bool]:
 
 
 def common_prefix(tasks: Sequence[Task | Sample]) -> PrefixOf:
-    """What reads the tokens that all prompts begin with, once for all batches."""
+    """A function that computes the keys and values of the prompts' common prefix once."""
     prompts = [task.prompt_ids for task in tasks]
     stop = min((len(prompt) for prompt in prompts), default=1) - 1
     ids = shared_prefix(prompts, stop=stop) if len(prompts) > 1 else ()

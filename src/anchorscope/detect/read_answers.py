@@ -1,4 +1,4 @@
-"""Answers with their clean states: written by the model, or given and read in one pass."""
+"""Generate answers, or read given ones in one pass, with their clean states."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from anchorscope.engine.transfer import to_host
 from anchorscope.models import Model
 from anchorscope.records import Answer
 
-# Logits held at once, as many as 256 MiB of float32 hold; one answer's at least.
+# Logits held at once: at most 256 MiB of float32, but at least one answer's.
 LOGITS = 1 << 26
 PrefixOf = Callable[[Lease], Prefix]  # tokens that most prompts begin with, read once
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerBatch:
-    """Some of the answers, with the states at the last token of each of their entities."""
+    """A batch of answers, with the states at the last token of each of their entities."""
 
     numbers: list[int]  # which of the tasks they belong to
     answers: list[LocatedAnswer]
@@ -46,7 +46,7 @@ class AnswerBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A prompt whose answer is to be written, or is given as text and tokens."""
+    """A prompt to answer, or a prompt with a given answer as text and tokens."""
 
     number: int
     question: str
@@ -64,11 +64,11 @@ def read_answers(
     token_log_probs: bool = False,
     on_token: OnToken | None = None,
 ) -> Iterator[AnswerBatch]:
-    """The model's own answers, and the given ones where there are any, a batch at a time.
+    """Generate or read the answer of each task with its states, a batch at a time.
 
     With `token_log_probs` given answers have the log-probability of every token too; the model's
-    own always have it. `on_token` hears each token that the model writes; its rows are the tasks'
-    numbers.
+    own always have it. `on_token` is called with each token that the model writes; its rows are the
+    tasks' numbers.
     """
     model = answerer.model
     require_understood(model)
@@ -133,9 +133,9 @@ def sample_answers(
     temperature: float,
     seed: int,
 ) -> list[tuple[list[Answer], float]]:
-    """Several drawn answers to each prompt, and the milliseconds that they took, [prompt].
+    """Sample several answers to each prompt; the answers and their milliseconds, [prompt].
 
-    What is drawn depends on the seed and the prompt's key, not on the batch it is drawn in.
+    The samples depend on the seed and the prompt's key, not on the batch.
     """
     if not prompts:
         return []
@@ -168,18 +168,18 @@ def sample_answers(
 
 
 def uniforms(seed: int, key: str, *, samples: int, steps: int) -> np.ndarray:
-    """The numbers in [0, 1) that decide the tokens of one question's answers, [answer, step]."""
+    """Random numbers in [0, 1) for sampling the answers to one question, [answer, step]."""
     digest = hashlib.blake2b(f"{seed}:{key}".encode(), digest_size=8).digest()
     return np.random.default_rng(int.from_bytes(digest, "big")).random((samples, steps))
 
 
 def on_host(states: Tensor) -> np.ndarray:
-    """States [row, ...] as a run folder would give them back: through half precision."""
+    """Copy states [row, ...] to the host, rounded to half precision as in a run folder."""
     return to_host(states).astype(np.float32)
 
 
 def fitting(prefix: Prefix, prompts: Sequence[tuple[int, ...]]) -> Prefix:
-    """The prefix, or none where a prompt does not begin with it."""
+    """The shared prefix, or an empty one if a prompt does not begin with it."""
     if any(p[: len(prefix)] != prefix.ids or len(p) <= len(prefix) for p in prompts):
         return Prefix((), None)
     return prefix
@@ -192,7 +192,7 @@ def _write(
     batch: Sequence[Task],
     on_token: OnToken | None,
 ) -> tuple[list[LocatedAnswer], Tensor]:
-    """The model's own answers; their states were computed on the way."""
+    """Generate the model's own answers; states [entity, layer, width] come from the same pass."""
     ids, prompts = [str(task.number) for task in batch], [task.prompt_ids for task in batch]
 
     def numbered(step: Step) -> None:
@@ -213,7 +213,7 @@ def _write(
 def _read(
     lease: Lease, prefix: Prefix, batch: Sequence[Task], token_log_probs: bool
 ) -> tuple[list[LocatedAnswer], Tensor]:
-    """Given answers, each token fed once; with the log-probability of every token, if wanted."""
+    """Read given answers, each token fed once; optionally with every token's log-probability."""
     answers = [
         locate_answer(
             lease.model,
@@ -225,7 +225,7 @@ def _read(
     ]
     prompts = [task.prompt_ids for task in batch]
     grown = grow_trunk(lease, prefix, prompts, head=token_log_probs)
-    first = None  # [answer, word]: the logits of the prompts' last tokens are those of the first
+    first = None  # [answer, word]: a prompt's last token gives the answer's first token's logits
     if grown.last.logits is not None:
         first = torch.log_softmax(grown.last.logits.float(), dim=-1)
     limit = None if first is None else LOGITS // first.shape[1]
@@ -243,7 +243,7 @@ def _read(
             for entity in answers[n].entities
         ]
         place = torch.tensor(places, device=tokens.device, dtype=torch.int64).reshape(-1, 2)
-        # A token's logits are those of the token after it, so the last one of a row needs none.
+        # A token's logits predict the token after it, so the last one of a row needs none.
         needed = torch.ones(len(layout.place), dtype=torch.bool, device=tokens.device)
         needed[layout.last()] = False
         before = needed.nonzero()[:, 0]
@@ -267,12 +267,12 @@ def _read(
             own = (float(first[n][ids[0]]), *log_probs)
             answer = replace(answers[n].answer, log_probs=own, first_entropy=entropy)
             answers[n] = replace(answers[n], answer=answer)
-    empty = grown.last.states[:0]  # an answer without tokens has nothing of its own
+    empty = grown.last.states[:0]  # no states where no answer has tokens
     return answers, torch.cat([empty, *(states[n] for n in sorted(states))])
 
 
 def _within(limit: int | None, tokens: Sequence[int]) -> Iterator[list[int]]:
-    """Group the numbers of answers with tokens; several have at most `limit` tokens together."""
+    """Group answers into batches of at most `limit` tokens, or one answer; skip empty answers."""
     batch: list[int] = []
     for number in (n for n, count in enumerate(tokens) if count):
         if batch and limit and sum(tokens[n] for n in batch) + tokens[number] > limit:

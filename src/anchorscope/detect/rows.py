@@ -1,4 +1,4 @@
-"""Files of questions and answers: read, checked, and written again with their scores."""
+"""Read, check and write files of questions, answers and scores."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from anchorscope.errors import UserError, short, unknown
 from anchorscope.run_folder.disk import check_writable, write_atomic
 
 Fields = dict[str, Any]
-FORMS = ("question", "messages", "prompt")  # of what was answered
+FORMS = ("question", "messages", "prompt")  # fields that may hold the prompt
 ENDS = (".jsonl", ".csv", ".parquet")
-_INPUT = ("question", "answer")  # the row's own, not new fields
+_INPUT = ("question", "answer")  # given by the row, not added with the score
 _RIGHT = ("right", "correct", "true", "yes")
 _WRONG = ("wrong", "incorrect", "false", "no")
 
@@ -44,9 +44,9 @@ def rows_of_file(place: str | Path) -> list[Fields]:
 
 
 def rows_to_score(place: str | Path) -> tuple[list[Fields], list[Exchange]]:
-    """The rows of a file and the exchange in each; the model can answer a `question` itself."""
+    """The rows of a file and the exchange in each; a `question` may come without an answer."""
     rows = rows_of_file(place)
-    if extension(Path(place)) in (".csv", ".tsv"):  # where a missing value is an empty one
+    if extension(Path(place)) in (".csv", ".tsv"):  # where a missing value is an empty text
         rows = [row | {"answer": row.get("answer") or None} for row in rows]
     name = "standard input" if str(place) == "-" else Path(place).name
     return rows, [
@@ -56,9 +56,9 @@ def rows_to_score(place: str | Path) -> tuple[list[Fields], list[Exchange]]:
 
 
 def exchange_of(row: Mapping[str, Any], where: str, *, answered: bool = True) -> Exchange:
-    """The exchange in a row; a UserError that says which row has none.
+    """Parse the exchange in a row; a UserError names the row (`where`) if it has none.
 
-    Unless it has to be `answered`, a missing answer is left for the model to write.
+    Unless it has to be `answered`, the answer may be missing: the model then writes it.
     """
     given = {name: row[name] for name in FORMS if row.get(name) not in (None, "")}
     try:
@@ -75,7 +75,7 @@ def exchange_of(row: Mapping[str, Any], where: str, *, answered: bool = True) ->
 
 
 def is_right(label: Any, where: str) -> bool:
-    """Whether a label says right: a word, true or false, or a number from 0.5 on."""
+    """Whether a label means right: a word, true or false, or a number of at least 0.5."""
     word = str(label).strip().lower()
     if word in _RIGHT or word in _WRONG:
         return word in _RIGHT
@@ -95,7 +95,7 @@ def is_right(label: Any, where: str) -> bool:
 
 
 def check_names(rows: Sequence[Fields], kind: type) -> None:
-    """Raise a UserError where a row has a field that a score of this class would write over."""
+    """Raise a UserError if a row has a field that a score of this class would overwrite."""
     new = {field.name for field in fields(kind)} - set(_INPUT)
     if taken := sorted({name for row in rows for name in row} & new):
         raise UserError(
@@ -104,14 +104,14 @@ def check_names(rows: Sequence[Fields], kind: type) -> None:
 
 
 def with_score(row: Fields, scored: Any) -> Fields:
-    """The row with the fields of its score (a dataclass); what was given stays as it was."""
+    """Add the fields of a score (a dataclass) to a row; the row's own values stay."""
     own = {name: value for name, value in row.items() if name != "answer" or value is not None}
     new = asdict(scored)
     return plain(own | {name: new[name] for name in new if name not in ("question", *own)})
 
 
 def plain(value: Any) -> Any:
-    """The value for JSON, which knows no NaN: what is not known is null."""
+    """Convert a value for JSON; NaN and infinity become null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
@@ -125,7 +125,7 @@ def json_line(row: Fields) -> str:
 
 
 def check_out(out: Path, rows: Sequence[Fields]) -> None:
-    """Raise a UserError where the file could not be written: before anything is scored."""
+    """Raise a UserError if the output file cannot be written; called before scoring."""
     if extension(out) not in ENDS:
         raise unknown("kind of file for --out", out.name, ENDS)
     check_writable(out.parent)
@@ -136,7 +136,7 @@ def check_out(out: Path, rows: Sequence[Fields]) -> None:
 
 
 def write_rows(out: Path, rows: Sequence[Fields]) -> None:
-    """Write all rows in the format that the file's name says, whole or not at all."""
+    """Write all rows in the format of the file's extension, atomically."""
     if extension(out) == ".jsonl":
         write_atomic(out, "".join(json_line(row) + "\n" for row in rows))
     elif extension(out) == ".csv":

@@ -1,7 +1,7 @@
-"""A detector's folder: weights in safetensors, the rest in JSON, a model card; and the hub.
+"""Save and load a detector's folder (safetensors, JSON, model card), also on the hub.
 
-The files are tied by checksums. Nothing is unpickled: a folder from a stranger can be refused,
-but it cannot run code. Sizes come before reading, and every field has a rule.
+The files are tied by checksums. Nothing is unpickled, so an untrusted folder cannot run code.
+Sizes are checked before reading, and every field has a rule.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ FILES = (WEIGHTS, ABOUT, CARD)
 MOST_BYTES = {ABOUT: 64 << 20, WEIGHTS: 4 << 30}
 _FREE = ("checksum", "licence")  # what the owner may write into detector.json by hand
 _NUMBERS = ("pre_answer.intercept",)  # a number here, and elsewhere an array
-_PREFIXES = ("beliefs.", "distance.", "pre_answer.")  # of the weights that are not the method's
+_PREFIXES = ("beliefs.", "distance.", "pre_answer.")  # of weights beside the method's
 
 
 class Forged(Exception):
-    """Says what is wrong with a detector's folder."""
+    """A detector's folder is damaged or breaks a rule; the message says how."""
 
 
 # --- The rules of detector.json ---
@@ -90,7 +90,7 @@ class ModelFacts(TypedDict):
 
 @with_config(_STRICT)
 class PromptFacts(TypedDict):
-    """How the training questions were asked."""
+    """The prompt of the training questions."""
 
     style: Literal["chat", "text", "given"]
     shots: Annotated[int, Field(ge=0, le=1000)]
@@ -108,7 +108,7 @@ class TrainedOn(TypedDict):
 
 
 class PreAnswerFacts(BaseModel):
-    """What detector.json holds of the warning before the answer."""
+    """The fields of the pre-answer probe in detector.json."""
 
     model_config = _STRICT
     threshold: Share
@@ -117,7 +117,7 @@ class PreAnswerFacts(BaseModel):
 
 
 class Description(BaseModel):
-    """The fields of detector.json, and the rule that each has to keep."""
+    """The fields of detector.json with their validation rules."""
 
     model_config = _STRICT
     name: str
@@ -171,14 +171,14 @@ def _rises(values: Any) -> bool:
 
 
 class Stored(NamedTuple):
-    """What a detector's folder holds."""
+    """The contents of a detector's folder: tensors, and the fields of detector.json."""
 
     tensors: dict[str, np.ndarray]
     about: dict[str, Any]
 
 
 def write_folder(folder: Path, stored: Stored, card: str) -> None:
-    """Write the files, the one that vouches for the others last."""
+    """Write a detector's folder; detector.json, which holds the checksums, comes last."""
     check_place(folder)
     if folder.is_dir():
         remove_partials(folder)
@@ -193,7 +193,7 @@ def write_folder(folder: Path, stored: Stored, card: str) -> None:
 
 
 def check_place(folder: Path) -> None:
-    """Raise a UserError where a detector cannot be saved: nothing else is written over."""
+    """Raise a UserError if a detector cannot be saved there; other files are not overwritten."""
     check_writable(folder)
     names = {p.name for p in folder.iterdir()} if folder.is_dir() else set()
     names = {name for name in names if not name.startswith(".")}
@@ -204,20 +204,20 @@ def check_place(folder: Path) -> None:
 
 
 def read_folder(folder: Path) -> Stored:
-    """What `write_folder` wrote, its checksums checked; a damaged or foreign folder is refused."""
+    """Read a detector's folder and check its checksums; refuse a damaged or foreign one."""
     with _refusing(folder):
         return _read(folder)
 
 
 def load_folder(folder: Path) -> dict[str, Any]:
-    """The fields of the `Detector` in a folder, each field and each weight held to its rule."""
+    """Read the fields of the `Detector` in a folder; validate every field and weight."""
     with _refusing(folder):
         return _parts(_read(folder))
 
 
 @contextmanager
 def _refusing(folder: Path) -> Iterator[None]:
-    """Turn whatever is wrong with a folder into one UserError."""
+    """Turn any error in reading a folder into one UserError."""
     refuse_unsafe(folder, FILES)
     try:
         yield
@@ -257,13 +257,13 @@ def _no_number(constant: str) -> None:
 
 
 def checksum(about: dict[str, Any]) -> str:
-    """The checksum of a description, of all that its owner may not edit."""
+    """The SHA-256 of a description without the fields that its owner may edit."""
     kept = {name: value for name, value in about.items() if name not in _FREE}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
 def _parts(stored: Stored) -> dict[str, Any]:
-    """The fields of a `Detector`; raises with the first field or weight that breaks its rule."""
+    """The validated fields of a `Detector`; raise `Forged` for the first that breaks its rule."""
     arrays, about = stored
     if about.get("name") not in DEPLOYED:
         raise Forged(
@@ -301,7 +301,7 @@ def _parts(stored: Stored) -> dict[str, Any]:
 
 
 def _check_weights(arrays: dict[str, np.ndarray], blocks: int, width: int) -> None:
-    """Raise where an array has another shape or other values than its name allows."""
+    """Raise `Forged` if an array has another shape or other values than its name allows."""
     count = len(np.atleast_1d(arrays.get("layers", 0)))
     for name, array in arrays.items():
         part, _, own = name.rpartition(".")
@@ -332,7 +332,7 @@ def _check_weights(arrays: dict[str, np.ndarray], blocks: int, width: int) -> No
 def verify_detector(folder: Path, *, deep: bool = False) -> Iterator[Checked]:
     """Check description, weights and card of a detector; `deep` loads it.
 
-    What a loader refuses, a forged evaluation among it, is refused here in the same words.
+    What loading refuses, such as a forged evaluation, fails here with the same message.
     """
     again, at = "get the folder again, or train the detector again", ABOUT
     try:
@@ -359,9 +359,9 @@ def verify_detector(folder: Path, *, deep: bool = False) -> Iterator[Checked]:
 
 
 def load_from(place: str | Path, *, revision: str | None = None) -> dict[str, Any]:
-    """What `load_folder` gives of a folder, or of a hub repository in the hub's cache.
+    """Read the fields of a `Detector` from a folder, or from a hub repository by its cache.
 
-    A download that came damaged stays in that cache, so it is fetched again into another one.
+    A damaged download would stay in the cache, so it is fetched again into a temporary one.
     """
     folder, name = user_path(place), str(place)
     if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
@@ -394,7 +394,7 @@ def load_from(place: str | Path, *, revision: str | None = None) -> dict[str, An
             return found
     except UserError:
         raise
-    except Exception as error:  # an answer that makes no sense ends in any error of the library's
+    except Exception as error:  # a malformed reply can raise any error of the library
         raise UserError(
             f"There is no folder '{place}', and the hub gave no repository of that name: "
             f"{in_a_line(error)}"
@@ -402,8 +402,8 @@ def load_from(place: str | Path, *, revision: str | None = None) -> dict[str, An
 
 
 def upload(folder: Path, repository: str, *, private: bool) -> str:
-    """Upload the checked files of a folder; the address of the repository."""
-    load_folder(folder)  # what could not be loaded again is not given to others
+    """Check a detector's folder and upload it to the hub; return the repository's address."""
+    load_folder(folder)  # refuses a folder that could not be loaded again
     from huggingface_hub import HfApi
 
     from anchorscope.detect.card import public

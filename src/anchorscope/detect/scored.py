@@ -1,4 +1,4 @@
-"""What a detector returns for an answer, and for a question before it is answered."""
+"""Results of a detector: the score of an answer, and the warning before an answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-# "cannot say": the threshold is open there, or the answer is unlike all that was learnt from;
+# "cannot say": the threshold is uncertain there, or the answer is unlike the training answers;
 # "no answer": it declines, is empty, or names nothing.
 Outcome = Literal["right", "wrong", "cannot say", "no answer"]
 _GRAVITY: dict[Outcome, int] = {"right": 0, "no answer": 1, "cannot say": 2, "wrong": 3}
@@ -19,7 +19,7 @@ _GRAVITY: dict[Outcome, int] = {"right": 0, "no answer": 1, "cannot say": 2, "wr
 class ScoredSpan:
     """An entity or a sentence of an answer and how likely it is wrong."""
 
-    start: int  # characters of the answer as it is given back
+    start: int  # in characters of `Scored.answer`
     end: int
     text: str
     kind: Literal["entity", "sentence"]
@@ -28,7 +28,7 @@ class ScoredSpan:
 
     @property
     def weight(self) -> tuple[int, float]:
-        """Orders spans: of the gravest outcome the one that is least likely right decides."""
+        """Sort key of spans by gravity: the outcome, then the probability of being wrong."""
         return _GRAVITY[self.outcome], self.probability
 
 
@@ -60,7 +60,7 @@ class Scored:
         return f"Scored({self.answer!r}, {self.outcome}, P(wrong) {self.probability:.2f})"
 
     def _repr_html_(self) -> str:
-        """Its fields as a table, for notebooks; pandas escapes every text."""
+        """The fields as an HTML table, for notebooks; pandas escapes every text."""
         return to_frame([self]).T.to_html(header=False)
 
 
@@ -70,7 +70,7 @@ class Warned:
 
     question: str
     probability: float  # of a wrong answer, calibrated, before a token of it is written
-    outcome: Outcome  # what the answer will be, as far as the question tells
+    outcome: Outcome  # predicted from the question alone
     reason: str = ""  # why it cannot say
     flagged: bool = field(init=False)  # every outcome but "right"
     threshold: float = np.nan

@@ -1,4 +1,4 @@
-"""What a detector keeps beside its score: distance, belief by layer, pathway, early warning."""
+"""Side probes of a detector: distance, belief by layer, pathway, warning before the answer."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from anchorscope.parallel import in_parallel
 from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.probes.linear_probe import DEFAULT_C, LinearProbe
 
-DIRECTIONS = 64  # of largest spread; the others share one variance, as in probabilistic PCA
-_PER_DIRECTION = 4  # training answers at least, or the variances are luck
+DIRECTIONS = 64  # principal components kept; the rest share one variance, as in probabilistic PCA
+_PER_DIRECTION = 4  # least training answers for each, to estimate its variance
 _STEPS = 101  # quantiles kept
 FAR = 0.95  # share of held-out training answers that are nearer: beyond it nothing is concluded
 Part = TypeVar("Part")
@@ -37,19 +37,19 @@ def arrays_of(part: Any, prefix: str) -> dict[str, np.ndarray]:
 
 
 def from_arrays(kind: type[Part], arrays: dict[str, np.ndarray], prefix: str, **more: Any) -> Part:
-    """The dataclass that gave these arrays; a TypeError where one is missing or unknown."""
+    """Restore a dataclass from `arrays_of`; a TypeError if an array is missing or unknown."""
     own = {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
     return kind(**{name: a if a.ndim else a.item() for name, a in own.items()}, **more)
 
 
-# --- How far an answer is from those that were learnt from ---
+# --- Distance from the training answers ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distance:
     """A Mahalanobis distance at one layer, with the distances of held-out training answers.
 
-    The covariance is shrunk by taking all but the leading directions as alike; whole covariances
+    The covariance keeps its leading directions and one variance for all others; full covariances
     (Ledoit-Wolf) of wide models would make the detector's file a hundred times as large.
     """
 
@@ -76,7 +76,7 @@ class Distance:
 def learn_distance(
     material: Material, *, states: str = "clean", layer: int | None = None
 ) -> Distance:
-    """The distance from these answers at the layer of the single probe, or the one given."""
+    """Fit the distance from these answers at `layer`, by default the single probe's layer."""
     layer = choose(material, states=states)[0] if layer is None else layer
     x = material.layer(states, layer).astype(np.float64)
 
@@ -102,7 +102,7 @@ def learn_distance(
 
 
 def far_reason(distance: float) -> str:
-    """Why nothing is concluded at this distance; empty where it is near enough, or not known."""
+    """The reason to abstain at this distance; empty if it is near enough, or not known."""
     if not distance >= FAR:
         return ""
     return (
@@ -111,7 +111,7 @@ def far_reason(distance: float) -> str:
     )
 
 
-# --- What each layer's probe says, and the pathway ---
+# --- Belief by layer, and the pathway ---
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,10 +145,10 @@ class Beliefs:
 
 
 def learn_beliefs(material: Material) -> Beliefs:
-    """The probes of all layers and the gate, trained on the material of a detector."""
+    """Train the probes of all layers and the gate on the material of a detector."""
 
     def probe(layer: int) -> tuple[np.ndarray, float]:
-        """Weights [width] and intercept, Platt's line folded into them."""
+        """Weights [width] and intercept of a layer's probe, with Platt scaling folded in."""
         line = Platt.fit(inner_logits(material, layer)["clean"], material.z)
         fitted = LinearProbe(C=DEFAULT_C).fit(material.layer("clean", layer), material.z)
         coef = (line.slope * fitted.coef_[0]).astype(np.float32)
@@ -161,7 +161,7 @@ def learn_beliefs(material: Material) -> Beliefs:
         groups = pathway_groups(material, layer, C=C)
         placed = np.isfinite(groups)
         if min(np.sum(groups[placed] == which) for which in (0, 1)) >= MIN_PER_CLASS:
-            # Unweighted: it is to give the probability of Q, not to sort by it.
+            # Classes are unweighted: the gate gives the probability of Q, not only a ranking.
             fitted = LinearProbe(C=C, balance="none")
             fitted.fit(material.layer("clean", layer)[placed], groups[placed])
             gate = {"gate": fitted.coef_[0], "gate_intercept": float(fitted.intercept_[0])}
@@ -190,7 +190,7 @@ class PreAnswerProbe:
 
 
 def learn_pre_answer(material: Material, evaluation: dict[str, Any]) -> PreAnswerProbe | None:
-    """The probe, trained on the material of a detector; None without the states it reads."""
+    """Train the pre-answer probe on a detector's material; None without states of the question."""
     probe = METHODS["question-only"]()
     if probe.lacks(material):
         return None

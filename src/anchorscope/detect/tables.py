@@ -47,11 +47,11 @@ def detectors_table(
 ) -> pd.DataFrame:
     """One row per dataset, split and detector, from the rows of `evaluate`.
 
-    Each is compared with the probe, with `auto`, and with the best text control on these very
-    answers, which is harder to beat than one chosen beforehand.
+    Each is compared with the probe, with `auto`, and with the best text control on these answers,
+    which is harder to beat than one chosen beforehand.
     """
     names = list(dict.fromkeys(scores["detector"]))
-    # Of R resamples p is never below 2 / (R + 1), and Holm multiplies the smallest of m by m.
+    # With R resamples p is never below 2 / (R + 1), and Holm multiplies the smallest of m by m.
     least = math.ceil(round(5 * 2 * (len(names) - 1) / ALPHA, 6))
     resamples = max(RESAMPLES, least) if resamples is None else resamples
     references = {name: [name] for name in ("probe", AUTO) if name in names}
@@ -72,8 +72,8 @@ def compare_detectors(
     """A row per detector, from the scores of one dataset and split.
 
     Columns vs_<reference>…: how much higher AUROC is than that of the best detector of the
-    reference, its interval and Holm's p. Entities are drawn where questions share them, the same
-    for all.
+    reference, its interval and Holm's p. Entities are resampled where questions share them, the
+    same for all detectors.
     """
     by_name = {
         str(name): cast(pd.DataFrame, rows.sort_values("id"))
@@ -134,7 +134,7 @@ def _numbers(name: str, rows: pd.DataFrame, value: float, draws: np.ndarray) -> 
 
 
 def write_tables(folder: Path, tables: dict[str, pd.DataFrame]) -> list[Path]:
-    """The files written under tables/: each table as CSV, `detectors` as Markdown too."""
+    """Write each table as CSV under tables/, and `detectors` as Markdown too; return the paths."""
     texts = {f"{name}.csv": table.to_csv(index=False) for name, table in tables.items()}
     texts["detectors.md"] = to_markdown(tables["detectors"])
     return [write_atomic(folder / "tables" / name, text) for name, text in texts.items()]
@@ -149,7 +149,7 @@ def to_markdown(table: pd.DataFrame) -> str:
 
 
 def _overview(table: pd.DataFrame) -> str:
-    """AUROC with folds at random / disjoint by entity, a column for each dataset."""
+    """The Markdown table of AUROC with random folds / by entity, a column for each dataset."""
     datasets = list(dict.fromkeys(table["dataset"]))
     cells: dict[str, dict[str, str]] = {}
     for row in table.to_dict("records"):
@@ -172,7 +172,7 @@ def _lines(cells: pd.DataFrame) -> str:
 
 
 def _cells(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows as text, with the heads of the columns."""
+    """Format the rows as text, under the headings of the columns."""
     used = {column: head for column, head in _HEAD.items() if column in rows.columns}
     cells = [[_cell(row, column) for column in used] for row in rows.to_dict("records")]
     return pd.DataFrame(cells, columns=list(used.values()))

@@ -1,7 +1,7 @@
 """Train a detector on a run: learn from every surface, evaluate on unseen entities, calibrate.
 
-An answer is learnt from as the model wrote it and once more in a form drawn for it, so that neither
-probe nor token probability takes the form for an error.
+Detectors learn from each answer as the model wrote it and in two other forms drawn for it, so that
+neither probe nor token probability mistakes the form for an error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from anchorscope.stats.ranking import auroc
 
 DRAWN = 2  # surfaces of every answer that are learnt from
 EXAMPLES = 8  # of each dataset
-# A form is read where it is told apart nearly as well as the answers that the model wrote.
+# A form is accepted if its AUROC and flag rate are near those of the answers as written.
 WORSE_AUROC, MORE_FLAGGED = 0.02, 0.05
 FEWEST = 3 * MIN_OVERALL  # right and wrong answers together
 _MODEL = ("name", "source", "adapter", "revision", "weights", "dtype", "blocks", "width")
@@ -50,18 +50,18 @@ _PRE_ANSWER = ("n", "auroc", "auroc_low", "auroc_high")
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Answers as the model wrote them, and the same ones in other forms, where they were read."""
+    """Answers as the model wrote them, and the same ones in other surface forms, if stored."""
 
     plain: Material
     surfaces: Material | None
 
     @property
     def every(self) -> Material:
-        """Both together."""
+        """The plain answers and their surface forms as one material."""
         return self.plain if self.surfaces is None else join([self.plain, self.surfaces])
 
     def take(self, rows: np.ndarray, *, seed: int | None = None) -> Answers:
-        """Those about the entities of these rows of the plain answers, bool [question]."""
+        """Select the answers about the entities of these rows of `plain`, bool [question]."""
         own = {entity.casefold() for entity in np.array(self.plain.entities)[rows]}
         surfaces = self.surfaces
         if surfaces is not None:
@@ -70,9 +70,9 @@ class Answers:
         return Answers(plain=self.plain.take(rows, seed=seed), surfaces=surfaces)
 
     def to_learn_from(self) -> Material:
-        """Every answer as it was written, and again on surfaces drawn by the seed.
+        """The training material: every answer as written, and in surface forms drawn by the seed.
 
-        Layers and strength are chosen on the answers as written: that is most of the time.
+        Layers and strength are chosen on the answers as written alone, since that takes longest.
         """
         if self.surfaces is None:
             return self.plain
@@ -102,7 +102,7 @@ def train(
     calibration: Calibration,
     progress: Progress,
 ) -> dict[str, Any]:
-    """The fields of a `Detector` of one kind, or of the best of a handful, with its evaluation."""
+    """Train and evaluate a detector of one kind, or the best of a few; its fields by name."""
     make_method(method)  # an error where there is none of that name
     if method not in (AUTO, *DEPLOYED):
         raise UserError(
@@ -121,7 +121,7 @@ def train(
     if reason := make_method(method).lacks(answers.plain):
         raise UserError(f"A detector '{method}' cannot be trained on {run.path}: {reason}.")
     if risk is not None:
-        # Another seed than any fold's: the set aside is no fold of what is left.
+        # Another seed than any fold's, so that the set aside is not drawn like a fold of the rest.
         third = entity_folds(answers.plain.entities, folds=3, seed=seed + 104_729) == 0
         answers, aside = answers.take(~third), answers.plain.take(third)
     plain = answers.plain
@@ -198,9 +198,9 @@ def train(
 def _held_out_scores(
     answers: Answers, method: str, folds: int, seed: int, progress: Progress
 ) -> pd.DataFrame:
-    """Scores of the answers in every form, and of the questions, by fits on other entities.
+    """Held-out scores of the answers in every form, and of the question-only probe.
 
-    The question has no form: its probe learns from plain answers.
+    Folds are disjoint by entity. The question-only probe learns from plain answers alone.
     """
     fold = entity_folds(answers.plain.entities, folds=folds, seed=seed)
     tests, names = [], []
@@ -218,8 +218,10 @@ def _held_out_scores(
 def _by_surface(
     scores: pd.DataFrame, threshold: float
 ) -> tuple[dict[str, float], tuple[str, ...] | None]:
-    """AUROC and the share of right answers above the threshold, of each form on the same answers,
-    and the forms that are scored nearly as well as the model's own; none where none was read.
+    """Evaluate each surface form on the same answers, and list the forms that are scored well.
+
+    The numbers are AUROC and the share of right answers above the threshold; the forms are those
+    scored nearly as well as the model's own, None if no form was read.
     """
     pairs = zip(scores["id"], scores["surface"], strict=True)
     base = np.array([id.removesuffix(f"#{form}") if form else id for id, form in pairs])
@@ -243,6 +245,6 @@ def _by_surface(
 
 
 def _json_value(value: Any) -> Any:
-    """A value that JSON knows; NaN becomes null."""
+    """Convert a NumPy value for JSON; NaN becomes null."""
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and np.isnan(value) else value

@@ -1,1 +1,1 @@
-"""One question in detail, with the probes of a finished run."""
+"""Inspect one question with the probes of a finished run."""

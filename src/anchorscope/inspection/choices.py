@@ -1,4 +1,4 @@
-"""What a visitor chooses to cut or change, as passes of the engine."""
+"""The cuts and changes chosen for one question, as passes of the engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATCH, WINDOW, HEADS = "patch", "window", "heads"
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """Which changes to read beside the clean pass and the knockout.
+    """The changes to read in addition to the clean pass and the knockout.
 
     `cut` are positions of prompt tokens; None is the run's own choice, the exact question tokens.
     """
@@ -31,8 +31,8 @@ class Choices:
     heads: tuple[Head, ...] = ()  # the cut in these heads alone
 
     def passes(self, config: Config) -> list[Intervention]:
-        """The passes over the answer's own trunk; a patch is a prompt of its own."""
-        # The positions name what is cut, as their exact tokens; the run's config says how.
+        """The engine's passes for these choices, without the patch, which is another prompt."""
+        # The positions of what is cut replace the exact tokens; the run's config says how to cut.
         cut = replace(knockout_of(config), name=KNOCKOUT.name, keys="exact")
         passes = [cut]
         if self.neutral:
@@ -52,7 +52,7 @@ class Choices:
         return sample.question_tokens if config.keys == "question" else sample.exact_question
 
     def check(self, model: Model, *, prompt: int) -> None:
-        """Raise a UserError for what this model or this prompt of so many tokens does not have."""
+        """Raise a UserError for heads, a window or tokens that model or prompt do not have."""
         heads = int(model.lm.config.get_text_config().num_attention_heads)
         for block, head in self.heads:
             if not (1 <= block <= model.blocks and 0 <= head < heads):
@@ -73,7 +73,7 @@ class Choices:
 
 
 def heads_in(text: str) -> tuple[Head, ...]:
-    """The heads that a text such as "12.3, 14.0" names: block from 1, head from 0."""
+    """Parse heads from a text such as "12.3, 14.0": block from 1, head from 0."""
     words = re.split(r"[\s,;]+", text.strip(" \t\n,;"))
     heads = []
     for word in filter(None, words):

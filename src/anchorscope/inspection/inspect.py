@@ -46,7 +46,7 @@ from anchorscope.spans.characters import content_words, tokens_of
 from anchorscope.spans.question import QuestionSpans, find_spans
 
 LONGEST = 2000  # characters of a question
-_TRIED = 64  # of the run's prompts, made again to prove that they are the run's
+_TRIED = 64  # prompts of the run that are rebuilt to check the tokenizer
 States = dict[str, np.ndarray]  # pass -> [layer, width]
 # Called with each answer token as it is fed: its id, and its states [layer, width].
 OnToken = Callable[[int, np.ndarray], None]
@@ -74,7 +74,7 @@ def inspect(
         model: The model of the run, or another of the same weights.
         question: The text asked.
         run: A finished run, or its folder.
-        dataset: As which of the run's datasets it is asked and marked; by default the first.
+        dataset: The run's dataset whose prompt and probes are used; by default the first.
         detector: Its probability that the answer is wrong is added.
         mode: Which probes give the pathway.
         cut: What the knockout cuts: a part of the question, positions of prompt tokens, or by
@@ -82,7 +82,7 @@ def inspect(
         neutral: Also cut as many tokens that carry neither subject nor property.
         answer_only: Also leave the question out.
         subject: Also put this subject in the place of the question's own.
-        window: Also cut in so many blocks that end at each layer.
+        window: Also cut in this many blocks that end at each layer.
         heads: Also cut in these heads alone: (block from 1, head from 0).
 
     Returns:
@@ -127,7 +127,7 @@ def inspect(
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedAnswer:
-    """A question with the model's answer to it, and the states that were caught on the way."""
+    """A question with the model's answer, and the states recorded while it was generated."""
 
     sample: Sample  # its verdict means nothing where no accepted answer is known
     states: np.ndarray  # [answer token, layer, width], as a run folder would give them back
@@ -140,7 +140,7 @@ class RecordedAnswer:
 
 
 def with_subject(sample: Sample, subject: str) -> str:
-    """The question's text about another subject: the longest span of its own replaced."""
+    """Replace the longest subject span of a question's text by another subject."""
     subject = " ".join(subject.split())
     if not subject:
         raise UserError("Type another subject first, such as another name.")
@@ -152,7 +152,7 @@ def with_subject(sample: Sample, subject: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspector:
-    """A model and one dataset of a finished run of it: answers and reads any question."""
+    """Answer any question and read it with the probes of one dataset of a finished run."""
 
     model: Model
     readings: RunReadings
@@ -170,7 +170,7 @@ class Inspector:
         dataset: str | None = None,
         detector: Detector | None = None,
     ) -> Inspector:
-        """The inspector of a dataset; an error where the model is unsupported or not the run's."""
+        """The inspector of a dataset; a UserError if the model is unsupported or not the run's."""
         name = dataset or run.datasets[0]
         if name not in run.datasets:
             raise unknown("dataset of the run", name, run.datasets)
@@ -223,7 +223,7 @@ class Inspector:
         return tokens_of(spans, prompt.offsets, start=prompt.question.start)
 
     def ask(self, question: str, on_token: OnToken | None = None) -> RecordedAnswer:
-        """The model's greedy answer, marked as a run marks it.
+        """Answer a question greedily, and mark its spans as a run does.
 
         `on_token` is called with each token as it is fed.
         """
@@ -245,7 +245,7 @@ class Inspector:
         return RecordedAnswer(sample=sample, states=stacked[: len(states)])
 
     def _prompted(self, text: str, own: Sample | None) -> Prompted:
-        """The question as the model sees it; one of the run's `own` keeps its id and spans."""
+        """Build the prompt of a question; a question of the run (`own`) keeps its id and spans."""
         prompt = self.bound.checked_prompt(text)
         if own is not None:
             question = own.question
@@ -256,7 +256,7 @@ class Inspector:
             digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
             dataset = self.samples[0].question.dataset
             question = Question(id=f"asked:{digest}", dataset=dataset, text=text, answers=())
-            # Those that need neither a model nor a parser.
+            # Only finders that need neither a model nor a parser.
             finder = self.bound.finder
             (spans,) = find_spans(
                 [question], finder="auto" if finder in ("given", "model", "spacy") else finder
@@ -273,7 +273,7 @@ class Inspector:
         )
 
     def _prefix(self, lease: Lease, ids: tuple[int, ...]) -> Prefix:
-        """The keys and values in front of every question, where this prompt begins with them."""
+        """The cached shared prefix, or an empty one if this prompt does not begin with it."""
         fits = ids[: len(self.bound.shared)] == self.bound.shared
         return self.bound.prefix(lease) if fits else Prefix((), None)
 
@@ -294,7 +294,7 @@ class Inspector:
     def read(
         self, exchange: RecordedAnswer, choices: Choices | None = None, *, mode: Mode = "strict"
     ) -> Inspection:
-        """The answer with what the probes read in it, under the changes that were chosen."""
+        """Read an answer with the probes, clean and under the chosen changes."""
         choices, sample, readings = choices or Choices(), exchange.sample, self.readings
         choices.check(self.model, prompt=len(sample.prompt_ids))
         cut = choices.positions(self.config, sample)
@@ -386,7 +386,7 @@ class Inspector:
         return {name: state.astype(np.float32) for name, state in states.items()}
 
     def _scored(self, detector: Detector, exchange: RecordedAnswer) -> Scored:
-        """The answer scored by the detector, from the states at hand where it reads the same."""
+        """Score the answer by the detector, from the recorded states if these are all it reads."""
         dataset = _known(detector, exchange.sample.question.dataset)
         own, clean = detector.bind(self.model, dataset=dataset), exchange.clean
         text, answer = exchange.sample.question.text, exchange.sample.answer
@@ -398,7 +398,7 @@ class Inspector:
 
 
 def _known(detector: Detector, dataset: str) -> str:
-    """The dataset itself where the detector knows it, else the first that it does."""
+    """The dataset if the detector knows it, else the detector's first dataset."""
     return dataset if dataset in detector.datasets else detector.datasets[0]
 
 

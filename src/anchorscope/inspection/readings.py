@@ -1,4 +1,4 @@
-"""Read an answer with a run's probes: P(wrong), the pathway, and their track record."""
+"""Read an answer with a run's probes: P(wrong), the pathway, and their accuracy in the run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.stats.intervals import rate
 
 LEAST = 10  # samples of a group below which there is no band, and no share of wrong answers
-NEAR = 0.1  # how far from a probability others count as given the same
+NEAR = 0.1  # probabilities this close count as the same
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wrong:
-    """P(wrong) of an answer, which probe or detector gives it, and its calibration in words."""
+    """P(wrong) of an answer, the probe or detector that gives it, and its calibration in words."""
 
     probability: float
     by: str  # "detector probe" or "the run's probe at layer 20"
@@ -36,7 +36,7 @@ class Wrong:
 
 @dataclass(frozen=True, kw_only=True)
 class PathwayVote:
-    """The pathway at one layer, and how many of the probes that never saw the question say Q."""
+    """The pathway at one layer, and how many probes that never saw the question vote for Q."""
 
     pathway: str  # Q or A
     votes: int  # probes whose prediction flips under the knockout
@@ -45,12 +45,12 @@ class PathwayVote:
 
     @property
     def agreeing(self) -> int:
-        """How many probes say the same pathway."""
+        """The number of probes that agree with the pathway."""
         return self.votes if self.pathway == "Q" else self.probes - self.votes
 
     @property
     def certainty(self) -> str:
-        """The share of agreeing probes in a word."""
+        """The share of agreeing probes as a word: "clear", "likely" or "unsure"."""
         share = self.agreeing / self.probes
         return "clear" if share >= 0.9 else "likely" if share >= 0.7 else "unsure"
 
@@ -81,7 +81,7 @@ class RunReadings:
 
     @cached_property
     def folds(self) -> dict[str, int]:
-        """The fold of each question that a probe was trained with, by id."""
+        """The fold of each question that probes were trained on, by question id."""
         samples = where(self.run.samples, dataset=self.dataset)
         if "fold" not in samples.columns:
             return {}
@@ -151,7 +151,7 @@ class RunReadings:
         return middles
 
     def wrong(self, mode: Mode, probability: float) -> Wrong:
-        """P(wrong) by the run's probe, with the share of wrong answers among those alike."""
+        """P(wrong) by the run's probe, with the share of wrong answers at similar P(wrong)."""
         rows = where(self.run.pathways, dataset=self.dataset, mode=mode, layer=self.layer)
         near = np.abs(expit(rows["logit_clean"].to_numpy(float)) - probability) <= NEAR
         share = rate(rows["z"].to_numpy(float)[near])

@@ -1,4 +1,4 @@
-"""What the probes read in one question: as a value, a chart, and HTML."""
+"""The result of inspecting one question: as a value, a chart, and HTML."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Token:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The names of what the token is part of, the exact part before the whole."""
+        """The roles of the token; the exact part takes precedence over the whole."""
         question = "exact-question" if self.exact_question else "question" if self.question else ""
         answer = "exact-answer" if self.exact_answer else "answer" if self.answer else ""
         return tuple(role for role in (question, answer) if role)
@@ -131,12 +131,12 @@ class Inspection:
         return "M" + "L".join(f"{self._x(layer):.1f},{_y(value):.2f}" for layer, value in points)
 
     def _band(self, ends: Sequence[tuple[float, float]], layers: Sequence[int]) -> str:
-        """There along the low ends, and back along the high ones."""
+        """The SVG path of a band: along its low ends, and back along its high ends."""
         low = [(k, ends[k - 1][0]) for k in layers]
         return self._line([*low, *((k, ends[k - 1][1]) for k in reversed(layers))])
 
     def _label(self, name: str) -> str:
-        """The name of a pass in legends."""
+        """The legend's label of a pass."""
         own = tuple(token.position for token in self.tokens if token.exact_question)
         heads = [f"{block}.{head}" for block, head in self.choices.heads]
         labels = {
@@ -151,11 +151,11 @@ class Inspection:
         return labels[name]
 
     def _repr_html_(self) -> str:
-        """The panel with its own style: a notebook has none."""
+        """The panel as HTML with its style sheet, for notebooks."""
         return f"<div><style>{panel_style()}</style>{panel(self)}</div>"
 
     def cautions(self) -> str:
-        """What to keep in mind about the pathway."""
+        """Sentences on how far to trust the pathway."""
         cautions = []
         if self.mode == "strict":
             cautions.append("The pathway comes from another probe than the one drawn below.")
@@ -177,7 +177,7 @@ def _y(value: float) -> float:
 
 
 def _runs(ends: Sequence[tuple[float, float]]) -> list[list[int]]:
-    """The layers (from 1) of a band without a gap between them."""
+    """Split the layers (from 1) of a band into runs without a gap."""
     parts: list[list[int]] = [[]]
     for layer, (low, _) in enumerate(ends, start=1):
         if math.isfinite(low):
@@ -188,7 +188,7 @@ def _runs(ends: Sequence[tuple[float, float]]) -> list[list[int]]:
 
 
 def panel(result: Inspection, *, live: bool = False) -> str:
-    """The HTML of one question; where it is live, each prompt token is a button."""
+    """The HTML of one question; if it is live, each prompt token is a button."""
     tokens = [token.text for token in result.tokens if token.answer]
     return render("panel.html", question=result.question, it=result, live=live, tokens=tokens)
 
@@ -199,5 +199,5 @@ def streamed(question: str, tokens: Sequence[str], wrong: Sequence[float]) -> st
 
 
 def message(text: str) -> str:
-    """HTML of one line for a visitor."""
+    """A message of one line as HTML."""
     return f'<p class="anchorscope box" role="status">{visible(text)}</p>'

@@ -1,1 +1,1 @@
-"""A model behind OpenAI's protocol, each answer with the score of a detector."""
+"""Serve a model with OpenAI's API, and a detector's score on each answer."""

@@ -1,4 +1,4 @@
-"""The routes of `detect serve` behind their guard: answers, scores, models, health, metrics."""
+"""The HTTP routes of `detect serve`: answers, scores, models, health, metrics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Limits:
 def serve_app(
     served: Served, *, limits: Limits, key: str | None = None, hosts: Collection[str] = ()
 ) -> Guard:
-    """The routes behind their guard; the worker lives as long as the server does."""
+    """The guarded ASGI app of `detect serve`; its worker runs while the server does."""
     metrics = Metrics(served.facts)
     worker = Worker(served, metrics, longest=limits.queue, batch=limits.batch)
 
@@ -105,7 +105,7 @@ _DEAD = {"status": "dead"}, 503
 
 @dataclass(frozen=True)
 class _Answers:
-    """The three routes that ask the model."""
+    """The routes that call the model: chat completions, completions, and scores."""
 
     served: Served
     worker: Worker
@@ -130,7 +130,7 @@ class _Answers:
     async def _write(
         self, body: ChatRequest | CompletionRequest, request: Request, logprobs: bool
     ) -> Response:
-        """The answers whole, or as server-sent events."""
+        """Reply with whole answers, or with server-sent events."""
         job = self._job(body.model, body.asks(), stream=bool(body.stream))
         reply = Reply(
             kind="chat.completion" if isinstance(body, ChatRequest) else "text_completion",
@@ -153,7 +153,7 @@ class _Answers:
         return JSONResponse(content, headers=self._count(scores, request))
 
     def _job(self, model: str, asks: Sequence[Ask], *, stream: bool = False) -> Job:
-        """The request as a job of the worker, where it is within the limits."""
+        """Make a job of a request; an ApiError if it is beyond the limits."""
         if model != self.served.model.name:
             message = f"Unknown model '{model}'. Accepted: {self.served.model.name}."
             raise ApiError(400, message, param="model", code="model_not_found")
@@ -168,7 +168,7 @@ class _Answers:
         return job
 
     async def _first(self, job: Job, request: Request) -> Event:
-        """The first event of a job; one whose client leaves before is not begun."""
+        """Queue a job and wait for its first event; cancel it if the client leaves before."""
         self.worker.put(job)
         event, left = asyncio.ensure_future(job.events.get()), asyncio.ensure_future(_left(request))
         try:
@@ -209,7 +209,7 @@ class _Answers:
         yield "data: [DONE]\n\n"
 
     def _count(self, scores: Sequence[Scored], request: Request) -> dict[str, str]:
-        """Count these answers, note them for the log; the headers that tell their outcomes."""
+        """Count answers and note them for the log; return headers with their outcomes."""
         for one in scores:
             self.metrics.scored(one)
         outcomes = ", ".join(one.outcome for one in scores)

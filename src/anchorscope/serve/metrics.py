@@ -1,4 +1,4 @@
-"""Numbers for Prometheus: requests, waits, and what the detector says, so that drift is seen."""
+"""Prometheus metrics: requests, waits, and the detector's outcomes, which show drift."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TENTHS = tuple(n / 10 for n in range(1, 11))
 
 
 class Metrics:
-    """Counters and histograms in a registry of their own: two servers in a process do not mix."""
+    """Counters and histograms in a separate registry, so that servers of one process do not mix."""
 
     def __init__(self, detector: dict[str, Any]) -> None:
         own = self._registry = CollectorRegistry()
@@ -58,12 +58,12 @@ class Metrics:
                 histogram.observe(value)
 
     def finished(self, facts: dict[str, Any]) -> None:
-        """Count a request; a path that does not exist is `other`, or scanners would fill memory."""
+        """Count a request; unknown paths count as `other`, so that scanners cannot fill memory."""
         path = facts["path"] if facts["path"] in PATHS else "other"
         self._requests.labels(path, str(facts["status"])).inc()
         if path != "other" and facts["method"] == "POST" and facts["status"] == 200:
             self._seconds.observe(facts["seconds"])
 
     def text(self) -> bytes:
-        """What Prometheus reads."""
+        """The metrics in Prometheus's text format."""
         return generate_latest(self._registry)

@@ -1,7 +1,7 @@
-"""OpenAI's chat completions and completions, and /v1/score: requests in, scored answers out.
+"""Requests and replies of OpenAI's chat completions and completions, and of /v1/score.
 
-One user's turn alone is asked with the detector's own prompt, as the detector was evaluated. A
-conversation goes through the model's chat template, and a `prompt` of /v1/completions as it is.
+A single user's turn gets the detector's own prompt, as the detector was evaluated. A conversation
+goes through the model's chat template; a `prompt` of /v1/completions is used as it is.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from anchorscope.detect.rows import plain
 from anchorscope.detect.scored import Scored
 from anchorscope.web.server import ApiError
 
-# They ask for answers of another shape, which would be missing without a word.
+# They change the shape of answers, so to ignore them silently would mislead.
 _REFUSED = {
     *("tools", "tool_choice", "functions", "function_call", "audio", "modalities"),
     *("echo", "suffix", "best_of"),
 }
-_READ = {"user", "store", "metadata"}  # accepted without a word: they change no answer
+_READ = {"user", "store", "metadata"}  # accepted silently: they change no answer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """A prompt to be answered, and how; or, where it is `given`, an answer to be scored."""
+    """A prompt to answer, with its options; or, if `given`, an answer to score."""
 
     exchange: Exchange
     given: bool = False
     first: int = 0  # number of its first answer in the request
     n: int = 1
     temperature: float = 0.0  # 0: greedy
-    seed: int | None = None  # of what is drawn; None: another one each time
+    seed: int | None = None  # of sampling; None: another one each time
     most: int | None = None  # tokens, where fewer than the detector's limit are wanted
     stops: tuple[str, ...] = ()
 
@@ -72,7 +72,7 @@ class Message(BaseModel):
 
 
 class Request(BaseModel):
-    """What every request has; what is not named in a class is kept in `model_extra`."""
+    """The fields of every request; unknown fields are kept in `model_extra`."""
 
     model_config = ConfigDict(extra="allow")
     model: str
@@ -96,7 +96,7 @@ class StreamOptions(BaseModel):
 
 
 class Generation(Request):
-    """What chat completions and completions have in common."""
+    """The fields that chat completions and completions share."""
 
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -108,7 +108,7 @@ class Generation(Request):
     stop: str | list[str] | None = None
 
     def exchanges(self) -> list[Exchange]:
-        """What is to be answered, a prompt each."""
+        """The prompts to answer."""
         raise NotImplementedError
 
     def asks(self) -> list[Ask]:
@@ -125,7 +125,7 @@ class Generation(Request):
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
         limits = [k for k in (self.max_tokens, self.max_completion_tokens) if k is not None]
         several = self.n or 1
-        # Several greedy answers would be one: they are drawn as OpenAI draws them.
+        # Several greedy answers would be the same: they are sampled, as OpenAI does.
         usual = 1.0 if several > 1 else 0.0
         return [
             Ask(
@@ -141,7 +141,7 @@ class Generation(Request):
         ]
 
     def ignored(self) -> list[str]:
-        """The names of what was asked for and has no effect, so that the answer can say it."""
+        """The names of given fields that have no effect, which the answer lists."""
         given = {name for name, value in (self.model_extra or {}).items() if value is not None}
         return sorted(given - _READ - _REFUSED - {"response_format"})
 
@@ -158,7 +158,7 @@ class ChatRequest(Generation):
 
 
 class CompletionRequest(Generation):
-    """The body of /v1/completions; `logprobs` gives those of the tokens that were chosen."""
+    """The body of /v1/completions; `logprobs` covers only the tokens of the answer."""
 
     prompt: str | list[str]
     logprobs: int | None = Field(None, ge=0, le=1)
@@ -171,7 +171,7 @@ class CompletionRequest(Generation):
 
 
 class GivenAnswer(BaseModel):
-    """An answer to be scored, and the messages or the raw text that it answers."""
+    """An answer to score, and the messages or the raw text that it answers."""
 
     answer: str | None = None
     messages: list[Message] = Field(default_factory=list)
@@ -193,12 +193,12 @@ class ScoreRequest(Request, GivenAnswer):
     exchanges: list[GivenAnswer] = Field(default_factory=list)
 
     def asks(self) -> list[Ask]:
-        """The answers with what they answer."""
+        """The answers to score, each with its prompt."""
         return [one.ask for one in self.exchanges or [self]]
 
 
 def conversation(messages: Sequence[Message]) -> tuple[dict[str, str], ...]:
-    """The messages as a chat template takes them; an error where no user has the last word."""
+    """The messages as a chat template takes them; an ApiError unless a user's turn is last."""
     turns = tuple(message.turn for message in messages)
     if not turns or turns[-1]["role"] != "user":
         roles = ", ".join(turn["role"] for turn in turns) or "none"
@@ -226,7 +226,7 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """An answer on its way to a client: the same id, time and model in each of its chunks."""
+    """Build a reply in OpenAI's format; each chunk has the same id, time and model."""
 
     kind: Literal["chat.completion", "text_completion"]
     model: str
@@ -254,7 +254,7 @@ class Reply:
     def choice(
         self, number: int, text: str, one: Written | None = None, *, first: bool = False
     ) -> dict[str, Any]:
-        """One answer, or a piece of it: the first one, one between, or the last with `one`."""
+        """One answer, or a chunk of it: the first one, one between, or the last with `one`."""
         own: dict[str, Any] = {"text": text}
         if self.kind == "chat.completion" and self.stream:
             role = {"role": "assistant"} if first else {}
@@ -273,13 +273,13 @@ class Reply:
         return {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": total}
 
     def score(self, scored: Scored) -> dict[str, Any]:
-        """The `anchorscope` field: all that the detector says, NaN as null."""
+        """The `anchorscope` field: the detector's whole score, NaN as null."""
         return score_of(scored) | self.detector | {"ignored": list(self.ignored)}
 
     def _log_probs(self, one: Written) -> dict[str, Any]:
-        """The tokens' log-probabilities, where they were wanted, and the score.
+        """The tokens' log-probabilities, if requested, and the score.
 
-        Of all that a choice may hold, LangChain keeps this field alone as it is.
+        The score is here too because LangChain keeps only this field of a choice unchanged.
         """
         texts = one.tokens if self.logprobs else ()
         if self.kind == "chat.completion":

@@ -1,7 +1,7 @@
-"""The model and the detector behind the server: prompts answered, answers scored, in batches.
+"""Answer prompts and score answers in batches, with the server's model and detector.
 
-Streaming does not generate in a way of its own: the same call writes and scores, and reports each
-token of the answers that are streamed. So both give the same answers.
+Streaming uses the same call, which also reports each token of the streamed answers. So streamed
+and whole answers are the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HALF = "\ufffd"  # what half a character decodes to
 
 @dataclass(frozen=True)
 class Piece:
-    """What a new token adds to an answer: text, and the belief so far."""
+    """The text that a new token adds to an answer, and the running score."""
 
     number: int  # of the answer in its request
     text: str
@@ -50,7 +50,7 @@ class Served:
 
     detector: Detector
     model: Model
-    dataset: str | None = None  # of the detector's, as which questions are asked, where they differ
+    dataset: str | None = None  # of the detector's, whose prompt is used, where they differ
     max_tokens: int = 256  # of an answer, where the detector asks no questions itself
     _bound: Bound | None = field(init=False, repr=False)
     _answerer: Answerer = field(init=False, repr=False)
@@ -81,7 +81,7 @@ class Served:
         self.answer([Ask(exchange=first)])
 
     def check(self, ask: Ask) -> None:
-        """Raise an ApiError where a prompt is refused, or leaves no room for an open answer."""
+        """Raise an ApiError if a prompt is invalid, or leaves no room for its answer."""
         try:
             prompt = len(task_of(self.model, self._bound, ask.exchange, 0).prompt_ids)
         except UserError as error:
@@ -99,7 +99,7 @@ class Served:
     ) -> list[Written]:
         """The answers to the prompts with their scores, in batches; given answers are scored.
 
-        `sends` get a piece for each token of a prompt's answers, as it is fed.
+        `sends` are called with a piece for each token of their prompt's answers.
         """
         rows: list[_Row] = []
         for ask, send in zip(asks, sends or [None] * len(asks), strict=True):
@@ -109,7 +109,7 @@ class Served:
         written = [row for row in rows if not row.ask.given]
         self._write([row for row in written if not row.ask.temperature], rows)
         self._draw([row for row in written if row.ask.temperature])
-        # What was given, drawn or cut short has been scored by nothing yet.
+        # Given, sampled and shortened answers have no score yet.
         unscored = [row for row in rows if row.scored is None or row.end()[0] != row.answer.text]
         if unscored:
             exchanges = [replace(row.ask.exchange, answer=row.end()[0]) for row in unscored]
@@ -119,9 +119,9 @@ class Served:
         return [row.written() for row in rows]
 
     def _task(self, number: int, ask: Ask) -> Task:
-        """The prompt as tokens, its answer open.
+        """Tokenise a prompt whose answer is to be generated.
 
-        Of an answer to a question the one entity is read that the detector was evaluated on.
+        In an answer to a question only one entity is read, as when the detector was evaluated.
         """
         task, exchange = task_of(self.model, self._bound, ask.exchange, number), ask.exchange
         question = bool(exchange.question) or len(exchange.messages) == 1
@@ -129,7 +129,7 @@ class Served:
         return replace(task, answer=None, answer_ids=(), every=every)
 
     def _write(self, greedy: Sequence[_Row], rows: Sequence[_Row]) -> None:
-        """Greedy answers, scored by the states that were computed on the way."""
+        """Generate greedy answers and score them by the states of the same pass."""
         shared = self._bound.shared if self._bound else ()
         own = [row.task for row in greedy if row.task.prompt_ids[: len(shared)] == shared]
         others = [row.task for row in greedy if row.task.prompt_ids[: len(shared)] != shared]
@@ -142,7 +142,7 @@ class Served:
                     rows[number].answer, rows[number].scored = located.answer, one
 
     def _draw(self, rows: Sequence[_Row]) -> None:
-        """Answers drawn at a temperature each; the same seed draws the same again."""
+        """Sample answers, each at its own temperature; the same seed gives the same answer."""
         limit = self._answerer.max_tokens
         for temperature in sorted({row.ask.temperature for row in rows}):
             drawn = [row for row in rows if row.ask.temperature == temperature]
@@ -171,7 +171,7 @@ class Served:
                         row.answer = answer
 
     def _follow(self, rows: Sequence[_Row]) -> OnToken | None:
-        """What sends the pieces of these rows' answers; None where none of them is streamed."""
+        """A token callback that streams the answers of these rows; None if none is streamed."""
         if not any(row.send for row in rows):
             return None
 
@@ -189,7 +189,7 @@ class Served:
 
 @dataclass(eq=False)
 class _Row:
-    """One answer under way: what was asked, what is written, what was sent."""
+    """One answer in progress: its request, its tokens, and the text sent so far."""
 
     tokenizer: Any
     ask: Ask
@@ -203,14 +203,14 @@ class _Row:
     _drawn: np.ndarray | None = None
 
     def uniforms(self, steps: int) -> np.ndarray:
-        """The numbers in [0, 1) that decide the tokens, [1, step]."""
+        """The random numbers in [0, 1) for sampling the answer, [1, step]."""
         seed = None if self.ask.seed is None else [abs(self.ask.seed), self.number]
         if self._drawn is None:
             self._drawn = np.random.default_rng(seed).random((1, steps))
         return self._drawn
 
     def hear(self, step: int, token: int, running: dict[str, Any]) -> None:
-        """Send what a token adds to the text; spaces and half characters wait for what follows."""
+        """Send the text that a token adds; trailing spaces and half characters wait for more."""
         del self._ids[step:]  # a batch that ran out of memory begins again
         self._ids.append(token)
         if self.send is None or len(self._ids) > (self.ask.most or len(self._ids)):
@@ -221,7 +221,7 @@ class _Row:
         self.send(Piece(self.number, self._beyond(text.rstrip(_HALF).rstrip()), running))
 
     def end(self) -> tuple[str, tuple[int, ...], bool]:
-        """Text and tokens up to the first stop or the most tokens, and whether the answer ended."""
+        """Text and tokens up to the first stop text or the limit, and whether the answer ended."""
         if self.ask.given:
             return self.ask.exchange.answer or "", (), True
         ids = self.answer.token_ids[: self.ask.most]
@@ -232,7 +232,7 @@ class _Row:
         return text.strip(), ids, stopped or whole
 
     def written(self) -> Written:
-        """The answer with its score, and what a stream has not sent yet."""
+        """The answer with its score, and the text that a stream has not sent yet."""
         text, ids, ended = self.end()
         assert self.scored is not None
         return Written(

@@ -1,4 +1,4 @@
-"""A bounded queue of requests and the one thread that takes them to the model, several at once."""
+"""A bounded queue of requests, and the one thread that runs them on the model in batches."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ Event = Piece | list[Written] | ApiError
 
 @dataclass(eq=False, kw_only=True)
 class Job:
-    """The prompts of a request that wait for their answers; made in the event loop."""
+    """The prompts of one queued request; created in the event loop."""
 
     asks: Sequence[Ask]
     stream: bool = False
-    gone: bool = False  # its client left: not begun any more
+    gone: bool = False  # its client left: it is not begun
     begun: float = field(default_factory=time.monotonic)
     events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     @property
     def size(self) -> int:
-        """How many answers it takes of a batch."""
+        """The number of answers that it adds to a batch."""
         return sum(ask.n for ask in self.asks)
 
     def send(self, event: Event) -> None:
-        """Pass the model's output from its thread to the event loop, streamed pieces first."""
+        """Pass an event from the model's thread to the event loop."""
         if not self.loop.is_closed():  # the server may have ended meanwhile
             self.loop.call_soon_threadsafe(self.events.put_nowait, event)
 
@@ -55,14 +55,14 @@ class Worker:
         metrics.waiting.set_function(self._waiting.qsize)
 
     def stop(self) -> None:
-        """End the thread after the call it is in: torch aborts a process that ends inside one."""
+        """End the thread after its current call: torch aborts a process that exits during one."""
         self._stopping = True
         with suppress(queue.Full):  # then the thread is not waiting
             self._waiting.put_nowait(None)
         self._thread.join()
 
     def put(self, job: Job) -> None:
-        """Take a job, or refuse it at once where as many wait as may."""
+        """Queue a job, or raise an ApiError at once if the queue is full."""
         try:
             self._waiting.put_nowait(job)
         except queue.Full:
@@ -78,10 +78,10 @@ class Worker:
                 self._work(fitting)
 
     def _fits(self, job: Job) -> bool:
-        """Whether its prompts can be asked; it is told where they cannot.
+        """Whether the model can answer a job's prompts; if not, the job gets the error.
 
-        This is found here and not where a request arrives: the tokenizer belongs to one thread, as
-        the model does.
+        Checked here and not when a request arrives: the tokenizer belongs to one thread, as the
+        model does.
         """
         self._metrics.wait.observe(time.monotonic() - job.begun)
         try:
@@ -93,7 +93,7 @@ class Worker:
         return True
 
     def _work(self, jobs: list[Job]) -> None:
-        """One call for all; where it fails, one for each, so that a bad prompt fails alone."""
+        """Answer jobs in one call; if it fails, one by one, so that a bad prompt fails alone."""
         if self._stopping:
             return
         self._metrics.batch.observe(sum(job.size for job in jobs))
@@ -113,7 +113,7 @@ class Worker:
 
 
 def _api_error(error: Exception) -> ApiError:
-    """The error that a client gets; a fault of ours is logged with its traceback."""
+    """The error that a client gets; an internal error is logged with its traceback."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, UserError):

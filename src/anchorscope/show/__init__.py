@@ -1,4 +1,4 @@
-"""Figures for a paper, and pages that need nothing but themselves.
+"""Figures for papers, and self-contained HTML pages.
 
 matplotlib is imported where something is drawn, so that a run and its report do not wait for it.
 """

@@ -1,4 +1,4 @@
-"""Figures of fixed size in inches: panels above, legend and caption below; saved as files."""
+"""Draw charts with matplotlib: panels above, legend and caption below; save them as files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LINE = 0.155  # inches of height per line of legend or caption
 def panels(
     rows: int, columns: int, *, share_y: bool, width: float | None = None
 ) -> tuple[Figure, np.ndarray]:
-    """A figure without pyplot and its axes `[row, column]`; `width` is that of the whole."""
+    """A figure without pyplot, and its axes [row, column]; `width` is the whole figure's."""
     size = (width or PANEL_WIDTH * columns, PANEL_HEIGHT * rows)
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
@@ -98,7 +98,7 @@ def draw(ax: Axes, series: Series) -> Line2D:
 def plot_chart(
     chart: Chart, *, caption: str = "", width: float | None = None, height: float | None = None
 ) -> Figure:
-    """A panel per view, in the rows and columns that the views name; one legend below."""
+    """Draw a chart: a panel per view, in the row and column that it names; one legend below."""
     rows = list(dict.fromkeys(view.row for view in chart.views))
     columns = list(dict.fromkeys(view.column for view in chart.views))
     figure, axes = panels(len(rows), len(columns), share_y=chart.share_y, width=width)
@@ -130,7 +130,7 @@ def plot_chart(
 
 
 def _notes(chart: Chart) -> list[Artist]:
-    """The legend's second part: what is pale, hatched or hollow."""
+    """Legend entries that explain pale, hatched and hollow marks."""
     notes: list[Artist] = [*_handles(chart, controls=True)]
     if any(view.controls for view in chart.views):
         notes.append(Line2D([], [], color=CONTROL, lw=1.0, label=CONTROL_LABEL))
@@ -181,7 +181,7 @@ def _draw_view(ax: Axes, view: View, chart: Chart) -> None:
 
 
 def plot_maps(chart: Maps, *, caption: str) -> Figure:
-    """A map per title, three in a row, with a bar of the scale or a number in each cell."""
+    """Draw heat maps, three in a row, with a colour bar or a number in each cell."""
     columns, numbered = min(3, len(chart.maps)), chart.names is None
     figure, axes = panels(-(-len(chart.maps) // columns), columns, share_y=numbered)
     low, high = chart.ends
@@ -230,7 +230,7 @@ def _make_room(ax: Axes, lines: int) -> None:
 
 
 def _legend_columns(handles: Sequence[Line2D], width: float) -> int:
-    """As many columns as fit, an even number of rows in each: a dataset's Q is above its A."""
+    """The number of legend columns that fit; rows are even, so that each Q is above its A."""
     longest = max((len(str(handle.get_label())) for handle in handles), default=1)
     fit = max(1, int(width / (0.5 + 0.055 * longest)))
     rows = -(-len(handles) // fit)
@@ -240,7 +240,7 @@ def _legend_columns(handles: Sequence[Line2D], width: float) -> int:
 
 
 def _handles(chart: Chart, *, controls: bool = False) -> list[Line2D]:
-    """One handle a label, in order of first appearance; controls apart, as they are grey."""
+    """One legend handle per label, in order of appearance; `controls` selects grey or others."""
     seen = {s.label: s for view in chart.views for s in view.series}
     chosen = [s for s in seen.values() if (s.color == CONTROL) == controls]
     return [
@@ -260,7 +260,7 @@ def footer(
 ) -> None:
     """Add the legend, notes that explain marks, and the caption below the panels.
 
-    The figure grows by them, or the panels give way where the whole has a `height`.
+    The figure grows to hold them, or the panels shrink if `height` is given.
     """
     lines = textwrap.wrap(caption, width=int(figure.get_figwidth() * 20))
     rows = -(-len(handles) // columns) if handles else 0
@@ -327,7 +327,7 @@ def save_figure(
 
 
 def _fix_layout(figure: Figure, dpi: float) -> None:
-    """Place the panels once: otherwise every format would place them, and draw the figure twice."""
+    """Compute the layout once: otherwise every format computes it, and draws the figure twice."""
     if (engine := figure.get_layout_engine()) is None:
         return
     figure.set_dpi(dpi)

@@ -34,7 +34,7 @@ INTERVENTIONS: Mapping[str, tuple[str, str]] = {  # name -> (what a reader calls
 }
 _OTHER = ("#bcbd22", "#17becf", "#8c564b")  # for an intervention without a name of its own
 # Below this many samples a bootstrap interval is too narrow to be believed; such points
-# are drawn hollow and such numbers are said to be few.
+# are drawn hollow and such numbers are labelled as few.
 FEW = 10
 NULL_LABEL = "Q under one mechanism"
 CONTROL_LABEL = "Pale: the same under neutral tokens"
@@ -61,20 +61,20 @@ class Series:
 
     @property
     def alone(self) -> np.ndarray:
-        """Which points have no neighbour to draw a line to."""
+        """Whether each point has no neighbour to draw a line to, bool [layer]."""
         finite = np.isfinite(self.value)
         padded = np.concatenate([[False], finite, [False]])
         return finite & ~padded[:-2] & ~padded[2:]
 
     @property
     def few(self) -> np.ndarray:
-        """Which points have fewer samples than an interval needs."""
+        """Whether each point has fewer samples than an interval needs, bool [layer]."""
         return np.isfinite(self.value) & (self.n < FEW)
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """The curves of one panel: a choice on a page's switch, a panel of a figure."""
+    """The curves of one panel of a figure, or of one choice on a page's switch."""
 
     row: str = ""  # named beside the panel's row
     column: str  # named above the panel
@@ -102,7 +102,7 @@ class Chart:
 
 @dataclass(frozen=True, kw_only=True)
 class Maps:
-    """Numbers as colours, a map [row, column] for each title, NaN: none; one scale for all."""
+    """Heat maps [row, column] by title, on one colour scale; NaN is an empty cell."""
 
     maps: Mapping[str, np.ndarray]
     caption: str
@@ -113,7 +113,7 @@ class Maps:
 
 
 def color_of(position: int) -> str:
-    """The colour of the dataset at `position` (from 0); A is dashed, its control pale."""
+    """The colour of the dataset at `position` (from 0)."""
     return PALETTE[position % len(PALETTE)]
 
 
@@ -140,7 +140,7 @@ def curve(
     dataset: str = "",
     factor: float = 1,
 ) -> Series:
-    """The columns by layer, times `factor`; the interval is NaN where the table has none."""
+    """A curve of table columns by layer, times `factor`; without interval columns NaN."""
     rows = rows.sort_values("layer")
     nothing = np.full(len(rows), math.nan)
     value, low, high = (
@@ -161,7 +161,7 @@ def pathway_series(
     factor: float = 1,
     control: bool = False,
 ) -> list[Series]:
-    """Q and A of each dataset that the table has rows of, in legend order; pale for a control."""
+    """Curves of Q and A for each dataset in the table, in legend order; pale for a control."""
     series: list[Series] = []
     for position, (name, title) in enumerate(titles.items()):
         for pathway in ("Q", "A"):
@@ -179,7 +179,7 @@ def pathway_series(
 
 
 def null_series(runs: Sequence[RunView], titles: Mapping[str, str], mode: Mode) -> list[Series]:
-    """For each dataset the band of Q under one mechanism: A's curve plus the null's gap, by layer.
+    """Bands of Q under one mechanism, by dataset: A's curve plus the null's gap, by layer.
 
     A Q curve inside its band shows no second pathway. The null is made for each layer's own
     groups: a run that groups at one layer has no band.
@@ -242,7 +242,7 @@ def controls_chart(run: RunView) -> Chart:
 
 
 def collapse_notes(runs: Sequence[RunView], titles: Mapping[str, str]) -> list[str]:
-    """A line for each dataset whose pathway is, at some layers, only the predicted class."""
+    """A note on each dataset whose pathway equals the predicted class at some layers."""
     notes = []
     for run in runs:
         for name in run.titles:
@@ -255,7 +255,7 @@ def collapse_notes(runs: Sequence[RunView], titles: Mapping[str, str]) -> list[s
 
 
 def layer_spans(layers: Sequence[int]) -> str:
-    """'layers 1, 4–6' for 1, 4, 5, 6."""
+    """Format layer numbers as spans: 'layers 1, 4–6' for 1, 4, 5, 6."""
     parts: list[list[int]] = []
     for layer in layers:
         if parts and layer == parts[-1][-1] + 1:
@@ -267,7 +267,7 @@ def layer_spans(layers: Sequence[int]) -> str:
 
 
 def chart_data(chart: Chart | Maps) -> dict[str, Any]:
-    """The chart as chart.js draws it: its views to switch between, strict mode first."""
+    """The chart as data for chart.js: its views, strict mode first."""
     if isinstance(chart, Maps):
         maps = [{"label": title, "cells": cells.tolist()} for title, cells in chart.maps.items()]
         return {"kind": "heads", "reach": chart.ends[1], "views": maps}
@@ -298,7 +298,7 @@ def _series(series: Series) -> dict[str, Any]:
 
 
 def _span(series: Sequence[Series], include: float) -> list[float]:
-    """The y range that holds every curve and interval, with a little air."""
+    """The y range that holds every curve and interval, with a small margin."""
     arrays = [array for s in series for array in (s.value, s.low, s.high)]
     numbers = np.concatenate([*arrays, np.array([include])])
     numbers = numbers[np.isfinite(numbers)]

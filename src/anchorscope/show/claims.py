@@ -1,4 +1,4 @@
-"""The claims of runs, one row a claim and one column a dataset, for pages and the terminal."""
+"""Tabulate the claims of runs for pages and the terminal: a row per claim, a column per dataset."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ TITLES: Mapping[Kind, str] = {
     "models": "Between models",
     "figure": "The published figure",
 }
-# A number that is a word of its own: those of a model's name are part of the name.
+# A number that is a whole word: digits within a model's name do not count.
 _NUMBER = re.compile(r"(?<![\w.-])(-?\d+(?:\.\d+)?)(?![\w-])")
 
 
 class Column(NamedTuple):
-    """What a decision is about: a model (or two, compared) and a dataset (or several)."""
+    """The model (or two, compared) and the dataset (or several) of a decision."""
 
     model: str
     dataset: str
@@ -37,7 +37,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimRow:
-    """A claim with its rows of claims.csv by column; a column it says nothing of has none."""
+    """A claim with its rows of claims.csv by column; columns without a decision are absent."""
 
     claim: str
     cells: Mapping[Column, Mapping[str, Any]]
@@ -82,7 +82,7 @@ def claims_of(runs: Sequence[RunView]) -> pd.DataFrame:
 
 
 def claim_inputs(run: RunView) -> ClaimInputs:
-    """Read what the claims are decided from out of a run folder."""
+    """Read the inputs of the claims from a run folder."""
     tables = {"pathways": run.pathways, "strict": run.strict, "findings": run.findings}
     return from_tables(run.info, tables | run.evidence, run.samples)
 
@@ -90,9 +90,9 @@ def claim_inputs(run: RunView) -> ClaimInputs:
 def with_detectors(
     table: pd.DataFrame, runs: Sequence[RunView], names: Sequence[str]
 ) -> pd.DataFrame:
-    """The claims with those about detectors after them, where `detect eval` was run on a folder.
+    """Append the claims about detectors, if `detect eval` was run on a folder.
 
-    These are corrected among themselves: each is compared with the same probe.
+    These are corrected among themselves: each compares with the same probe.
     """
     own = []
     for run, name in zip(runs, names, strict=True):
@@ -103,9 +103,9 @@ def with_detectors(
 
 
 def model_names(runs: Sequence[RunView]) -> list[str]:
-    """Each run's model; `folder/model` where two runs are of one model, so that no name is twice.
+    """A unique name for each run's model: `folder/model` if several runs share a model.
 
-    The published figures of a model are found by what follows the last slash of its name.
+    The published figures of a model are found by the part after the last slash of its name.
     """
     models = Counter(run.model_name for run in runs)
     folders = Counter((run.path.resolve().name, run.model_name) for run in runs)
@@ -126,17 +126,18 @@ def run_blocks(run: RunView) -> list[Block]:
 
 
 def single_columns(runs: Sequence[RunView]) -> list[Column]:
-    """Each dataset with each model that has it: the models of one dataset are side by side."""
+    """A column for each dataset and model that has it; models of one dataset are side by side."""
     named = list(zip(model_names(runs), runs, strict=True))
     datasets = dict.fromkeys(dataset for run in runs for dataset in run.titles)
     return [Column(name, d) for d in datasets for name, run in named if d in run.titles]
 
 
 def grouped_claims(table: pd.DataFrame, single: Sequence[Column]) -> list[Block]:
-    """The blocks of a claims table. `single` is each model with each of its datasets, in order.
+    """Group the rows of a claims table into blocks of claims that share columns.
 
-    Every row of the table is in exactly one cell. A claim that a column has twice gets a second
-    row, so that none of its decisions is lost.
+    `single` is each model with each of its datasets, in order. Every row of the table is in
+    exactly one cell. A claim that a column has twice gets a second row, so that no decision is
+    lost.
     """
     models = {column.model for column in single}
     found: dict[tuple[Kind, str], dict[tuple[str, int], dict[Column, Mapping[str, Any]]]] = {}
@@ -146,7 +147,7 @@ def grouped_claims(table: pd.DataFrame, single: Sequence[Column]) -> list[Block]
         kind: Kind = "dataset" if column in single else "datasets"
         if column.model not in models:
             kind = "models"
-        # A figure shows one model: its numbers are not those of another.
+        # A published figure shows one model, so each model has a block of its own.
         figure = claim.startswith("figure-")
         rows = found.setdefault(("figure", column.model) if figure else (kind, ""), {})
         times = 0
@@ -173,12 +174,12 @@ def interval(cell: Mapping[str, Any], mode: Mode) -> str:
 
 
 def one_statement(statements: Sequence[str]) -> str:
-    """The columns' statements as one: where a number differs, each that occurs is listed.
+    """Merge the statements of several columns; numbers that differ are listed.
 
     >>> one_statement(["gap at layer 15", "gap at layer 16"])
     'gap at layer 15 / 16'
     """
     parts = [_NUMBER.split(text) for text in statements]
-    if len({tuple(part[::2]) for part in parts}) > 1:  # the words differ: all of them, one by one
+    if len({tuple(part[::2]) for part in parts}) > 1:  # the words differ: list whole statements
         return "; ".join(dict.fromkeys(statements))
     return "".join(" / ".join(dict.fromkeys(place)) for place in zip(*parts, strict=True))

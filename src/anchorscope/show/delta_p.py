@@ -1,4 +1,4 @@
-"""The ΔP figure in the manner of the published picture, with its controls in pale tones."""
+"""Draw ΔP by layer as in the published figure, with controls in pale tones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Style:
     dpi: float = 300
 
 
-# Text is 8 points high. A slide shows these 6 inches on 13.3, and the text as if it had 18.
+# Text is 8 points high. A slide shows these 6 inches on 13.3, and the text as 18 points.
 STYLES: Mapping[str, Style] = {
     "paper": Style(width=7.0),
     "slides": Style(width=6.0, height=3.375, dpi=320),
@@ -55,7 +55,7 @@ class Panel:
     runs: list[RunView] = field(default_factory=list)
 
     def rows(self, table: Literal["layers", "control_layers"], mode: Mode) -> pd.DataFrame:
-        """A mode's rows of a table of all runs."""
+        """The rows of one mode of a table, of all runs together."""
         return where(pd.concat([getattr(run, table) for run in self.runs]), mode=mode)
 
 
@@ -69,8 +69,8 @@ def plot_delta_p(
     Args:
         runs: One finished run or several.
         mode: strict, paper, or both.
-        style: Size and fonts of a paper; the caption is then left to the text around the figure
-            (`caption_of` gives it).
+        style: Size of a figure for a paper or slides, which has no caption (`caption_of` gives
+            it).
 
     Returns:
         A figure of matplotlib.
@@ -124,7 +124,7 @@ def caption_of(runs: Sequence[RunView], mode: Reading) -> str:
 
 
 def group_by_model(runs: Sequence[RunView]) -> list[Panel]:
-    """One panel per model; a second run of the same model and dataset gets its own."""
+    """One panel per model; a second run of the same model and dataset gets its own panel."""
     panels: list[Panel] = []
     for run in runs:
         for panel in panels:
@@ -142,7 +142,7 @@ def group_by_model(runs: Sequence[RunView]) -> list[Panel]:
 
 
 def _caption(runs: Sequence[RunView], mode: Reading) -> str:
-    """One line: the mode, what was cut, the bands, and how many questions."""
+    """The caption in one line: mode, what was cut, bands, and the number of questions."""
     reading = "Paper mode and strict mode" if mode == "both" else MODE_TITLES[mode]
     switches, words = [], {"pre": "before the softmax", "post": "after the softmax"}
     for key in ("layers", "where", "finder", "grouping"):
@@ -163,7 +163,7 @@ def _agreed(runs: Sequence[RunView], key: str) -> str | None:
 
 
 def _counts(panels: Sequence[Panel], titles: Mapping[str, str]) -> str:
-    """How many questions are behind the curves of each panel: Q and A, where they are most."""
+    """The number of questions by panel and dataset: Q and A, at the layer with the most."""
     parts = []
     for panel in panels:
         sums: Counter[tuple[str, str, int]] = Counter()

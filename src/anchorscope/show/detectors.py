@@ -1,4 +1,4 @@
-"""The figures of the detectors: ROC, reliability, risk against coverage, and transfer."""
+"""Draw figures of detectors: ROC, reliability, risk against coverage, and transfer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anchorscope.show import canvas
 from anchorscope.show.charts import FEW, PALETTE, Chart, Maps, Series, View
 from anchorscope.stats.ranking import Curve, auroc, reliability, risk_coverage
 
-# What a reader asks first; the table has them all.
+# The detectors in figures; the table has all of them.
 DRAWN = ("min-log-prob", "p-true", "probe", "combined", "mop", "pr", "auto")
 
 
@@ -59,7 +59,7 @@ FIGURES: Mapping[str, tuple[Points, str, str, bool, str]] = {
 def write_detect_figures(
     folder: Path, scores: pd.DataFrame, transfer: pd.DataFrame | None = None
 ) -> list[Path]:
-    """The files under figures/: detect_roc, detect_reliability, detect_risk, detect_transfer."""
+    """Write detect_roc, detect_reliability, detect_risk and detect_transfer under figures/."""
     drawn = {name: _plot_curves(scores, *about) for name, about in FIGURES.items()}
     if transfer is not None:
         drawn["detect_transfer"] = _plot_transfer(transfer)
@@ -70,7 +70,7 @@ def write_detect_figures(
 def _plot_curves(
     scores: pd.DataFrame, points: Points, x: str, y: str, diagonal: bool, caption: str
 ) -> Figure:
-    """A panel per dataset, a curve per detector, on answers about unseen entities."""
+    """Draw a panel per dataset, a curve per detector, on answers about unseen entities."""
     views = []
     for dataset in dict.fromkeys(scores["dataset"]):
         series = []
@@ -90,7 +90,7 @@ def _plot_curves(
 
 
 def _plot_transfer(transfer: pd.DataFrame) -> Figure:
-    """AUROC by training set (rows) and test set (columns): a panel per detector."""
+    """Draw AUROC by training set (rows) and test set (columns): a panel per detector."""
     others = transfer["kind"] == "left-out"
     transfer = transfer.assign(train=transfer["train"].mask(others, "all others"))
     trains, tests = (list(dict.fromkeys(transfer[name])) for name in ("train", "test"))

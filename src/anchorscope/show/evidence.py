@@ -1,4 +1,4 @@
-"""The other evidence, shown: a chart and the tables of each piece, by name."""
+"""Charts and tables of the other evidence, by piece."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pieces_of(run: RunView) -> list[str]:
 
 
 def evidence_parts(run: RunView) -> list[dict[str, Any]]:
-    """What the report shows of each piece: its chart, and the rows of its tables."""
+    """The chart and the tables of each piece of evidence, for the report."""
     parts = []
     for name in pieces_of(run):
         title, draw = PIECES[name]
@@ -125,7 +125,7 @@ def patching_chart(run: RunView) -> Chart:
 
 
 def _donors(run: RunView) -> str:
-    """How many matched donors share the relation, and change the prompt's length."""
+    """A sentence on how many matched donors share the relation, and change the prompt's length."""
     donors = records(where(run.donors, kind="matched"))
     if not donors:
         return ""
@@ -202,7 +202,7 @@ def awareness_chart(run: RunView) -> Chart:
             )
             for predictor, (label, color, dashed) in PREDICTORS.items():
                 part = where(rows, predictor=predictor)
-                # Bands of the solid curves only: five on one another hide the curves.
+                # Bands of the solid curves only: five overlapping bands hide the curves.
                 columns = ("auroc", "", "") if dashed else ("auroc", "low", "high")
                 if len(part):
                     series.append(curve(part, columns, label=label, color=color, dashed=dashed))
@@ -300,7 +300,7 @@ def heads_chart(run: RunView) -> Maps:
     A head that is read at several layers shows their mean.
     """
     tried = [r for r in records(run.evidence["heads"]) if r["head"] >= 0 and r["set"] == ""]
-    # As large for every dataset, so that maps can be laid side by side.
+    # The same size for every dataset, so that maps can be compared.
     shape = [max((int(row[name]) for row in tried), default=0) for name in ("block", "head")]
     maps = {}
     for name, title in run.titles.items():

@@ -1,6 +1,6 @@
-"""Every figure of a run by its name, and the files under figures/.
+"""Draw the figures of a run by name, and write them under figures/.
 
-Files are drawn in processes of their own: this one needs matplotlib only where it draws itself.
+Files are drawn in worker processes: this one imports matplotlib only if it draws a figure itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MODES: Mapping[str, Reading] = {
 
 
 def write_figures(run: RunView, *, workers: int | None = None) -> list[Path]:
-    """The files under figures/: ΔP in each mode and in both, probes, controls, other evidence."""
+    """Write the figures: ΔP in each mode and in both, probes, controls, other evidence."""
     names, workers = figure_names(run), workers or default_workers()
     shares = [names[start::workers] for start in range(min(workers, len(names)))]
     files = chain(*in_parallel(partial(_write, run.path), shares, workers=workers))
@@ -36,7 +36,7 @@ def write_figures(run: RunView, *, workers: int | None = None) -> list[Path]:
 
 
 def _write(path: Path, names: Sequence[str]) -> list[Path]:
-    """The files of these figures. The process opens the run once and holds one figure at a time."""
+    """Draw and save these figures; open the run once and hold one figure at a time."""
     from anchorscope.show.canvas import save_figure
 
     run = RunView.open(path, unfinished_ok=True)
@@ -48,12 +48,12 @@ def _write(path: Path, names: Sequence[str]) -> list[Path]:
 
 
 def figure_names(run: RunView) -> list[str]:
-    """The figures of a run, all of which `figure_of` can draw."""
+    """The names of a run's figures, as `figure_of` takes them."""
     return [*_MODES, "probes", "controls", *pieces_of(run)]
 
 
 def figure_of(run: RunView, name: str) -> Figure:
-    """A figure of a run by its name; of the other evidence only the piece of that name is read."""
+    """Draw a figure of a run by its name; read only the piece of evidence that it shows."""
     from anchorscope.show.canvas import plot_chart, plot_maps
 
     if name in _MODES:

@@ -1,4 +1,4 @@
-"""HTML pages from Jinja2 templates, which escape every value that they do not name `safe`."""
+"""Render HTML pages from Jinja2 templates, which escape every value not marked `safe`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from anchorscope.show.words import (
 
 
 class Table(NamedTuple):
-    """A table of a page; columns after the first `text_columns` hold numbers, ranged right."""
+    """A table of a page; columns after the first `text_columns` hold numbers, aligned right."""
 
     head: Sequence[object]
     rows: Sequence[Sequence[object]]
@@ -35,13 +35,13 @@ class Table(NamedTuple):
 
 
 def render(template: str, **values: Any) -> str:
-    """The template of show/web with these values; a value that it lacks is an error."""
+    """Render a template of show/web with these values; a missing value is an error."""
     return environment().get_template(template).render(values)
 
 
 @cache
 def environment() -> Environment:
-    """The templates of show/web with their filters."""
+    """The Jinja2 environment of show/web, with its filters and globals."""
     found = Environment(
         loader=PackageLoader("anchorscope.show", "web"),
         autoescape=True,
@@ -65,7 +65,7 @@ def web_file(name: str) -> str:
 
 
 def page_style(name: str) -> str:
-    """The style sheet of a page: colours for light and dark, what pages share, and its own."""
+    """The style sheet of a page: light and dark colours, rules that pages share, and its own."""
     colors, dark = web_file("colors.css"), web_file("dark.css")
     shared = web_file("shared.css") + web_file("theme.css")
     scheme = f":root {{ {colors} }} @media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}"
@@ -73,7 +73,7 @@ def page_style(name: str) -> str:
 
 
 def panel_style() -> str:
-    """The style of the panel of one question, inside a page that is not ours."""
+    """The style sheet of one question's panel, for a page of others such as a notebook."""
     own, dark = web_file("colors.css") + web_file("panel.css"), web_file("dark.css")
     return (
         f".anchorscope {{ {own}{web_file('shared.css')} }} "
@@ -82,7 +82,7 @@ def panel_style() -> str:
 
 
 def bundle(*names: str) -> str:
-    """The scripts of show/web as one, strict, and with names of its own."""
+    """Join scripts of show/web into one, in strict mode and a scope of its own."""
     scripts = (web_file(f"{name}.js") for name in names)
     return "\n".join(['"use strict";', "(() => {", *scripts, "})();"])
 
@@ -93,7 +93,7 @@ def source_hash(text: str) -> str:
 
 
 def island(identity: str, value: Any) -> str:
-    """A block of JSON for the page's script that no text inside it can close or break."""
+    """A script element with JSON data, which no text inside it can close or break."""
     written = json.dumps(finite(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         written = written.replace(character, f"\\u{ord(character):04x}")
@@ -102,7 +102,7 @@ def island(identity: str, value: Any) -> str:
 
 
 def finite(value: Any) -> Any:
-    """The same value with null for every number that JSON cannot write."""
+    """Replace NaN and infinity anywhere in a value by None, for JSON."""
     if isinstance(value, dict):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
-"""The report: one HTML file that needs no network, no server and no other file.
+"""Write the report of a run: one self-contained HTML file.
 
-Every number is on the page once: what another section shows is not said again in a sentence.
+Every number is on the page once: sentences do not repeat what another section shows.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ MEANINGS: Mapping[str, tuple[str, str]] = {  # finding -> (name, what it means)
     ),
     "too-few": ("Too few samples", "fewer than 150 usable answers: no finding is made"),
 }
-ENOUGH = 0.8  # power from which a run could have seen what it does not show
+ENOUGH = 0.8  # power below which a run cannot tell two groups from one
 KINDS = ("right", "wrong", "abstain", "unusable")  # what becomes of a sample
 PER_PATHWAY = 3  # examples
-# The report's own size is not known yet; the others only say what is whole, and who is writing.
+# The report's own size is not known yet; the others are bookkeeping of the run.
 _NOT_RESULTS = ("report.html", "markers", "owner.json", "owner.lock")
 
 
 def write_report(run: RunView) -> Path:
-    """The path of report.html in the run folder, replaced whole."""
+    """Write report.html into the run folder, atomically; return its path."""
     return write_atomic(run.path / "report.html", page(run))
 
 
 def page(run: RunView) -> str:
-    """The whole page as text."""
+    """Render the report of a run as HTML."""
     script, blocks = bundle("text", "chart", "page"), run_blocks(run)
     names = {",".join(run.titles): ", ".join(run.titles.values()), **run.titles}
-    # Only this script may run, and nothing may be fetched: a second lock after escaping.
+    # Only this script may run, and nothing may be fetched: a second protection besides escaping.
     policy = (
         f"default-src 'none'; script-src {source_hash(script)}; style-src 'unsafe-inline'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
@@ -79,7 +79,7 @@ def page(run: RunView) -> str:
         return [names.get(column.dataset, column.dataset) for column in block.columns]
 
     evidence, outputs = evidence_parts(run), output(run)
-    contents = {  # the picture first, then what it comes to, then all behind it
+    contents = {  # the figure first, then the findings, then the details
         "opening": "ΔP, layer by layer",
         "findings": "Two pathways, or something else?",
         "claims": "Which claims hold",
@@ -129,7 +129,7 @@ def page(run: RunView) -> str:
 
 
 def findings(run: RunView) -> list[dict[str, Any]]:
-    """For each dataset its row of findings.csv, in which layers, and what weakens it."""
+    """The finding of each dataset: its row of findings.csv, its layers, and what weakens it."""
     return [
         {
             "title": title,
@@ -174,7 +174,7 @@ def _cautions(run: RunView, row: Row) -> list[str]:
 
 
 def _robustness(run: RunView, dataset: str) -> str:
-    """Under how many other choices the finding is the same; empty without `--robust`."""
+    """The number of other choices with the same finding, in words; empty without `--robust`."""
     if not run.has_robust:
         return ""
     first, *others = records(where(run.robust, dataset=dataset))
@@ -189,14 +189,14 @@ def _robustness(run: RunView, dataset: str) -> str:
 
 
 def kinds(samples: pd.DataFrame) -> pd.Series:
-    """What became of each sample; `unusable` was judged, but a span was not found."""
+    """The kind of each sample: its verdict, or `unusable` if a span was not found."""
     found = values(samples, "exact_question").map(len) * values(samples, "exact_answer").map(len)
     verdict = values(samples, "verdict").astype(str)
     return verdict.where((verdict == "abstain") | (found > 0), "unusable")
 
 
 def answers(run: RunView) -> list[dict[str, Any]]:
-    """Per dataset the counts of answers, what was left out, and which finder marked spans."""
+    """Counts of answers by dataset, with the dropped questions and the finders of spans."""
     dropped = {str(d["name"]): d.get("dropped") or {} for d in run.info["datasets"]}
     rows = []
     for name, title in run.titles.items():
@@ -215,12 +215,12 @@ def answers(run: RunView) -> list[dict[str, Any]]:
 
 
 def _pairs(pairs: Iterable[tuple[object, object]]) -> str:
-    """'first (second), first (second)', or 'none'."""
+    """Join pairs as 'first (second), first (second)', or 'none'."""
     return ", ".join(f"{first} ({second})" for first, second in pairs) or "none"
 
 
 def controls(run: RunView) -> Table:
-    """Every intervention at the layer of each dataset's finding."""
+    """Tabulate every intervention at the layer of each dataset's finding."""
     rows = []
     for found in records(run.findings):
         dataset, layer = found["dataset"], int(found["layer"])
@@ -236,7 +236,7 @@ def controls(run: RunView) -> Table:
 
 
 def output(run: RunView) -> dict[str, Table]:
-    """What each pass does to the log-probability of the model's own answer, by pathway."""
+    """Tabulate each pass's effect on the log-probability of the model's answer, by pathway."""
     names, by_pass, associated = intervention_names(run.controls), [], []
     for dataset, title in run.titles.items():
         own: dict[str, dict[str, Row]] = {}
@@ -261,14 +261,14 @@ def output(run: RunView) -> dict[str, Table]:
 
 
 def _short_rank(rank: float) -> str:
-    """A median rank, without decimals where it has none; an empty group has none at all."""
+    """Format a median rank; "not measured" for an empty group."""
     if pd.isna(rank):
         return "not measured"
     return f"{rank:,.0f}" if rank == round(rank) or rank >= 10 else f"{rank:.1f}"
 
 
 def finders(run: RunView) -> Table:
-    """How far two finders of exact question tokens mark the same tokens."""
+    """Tabulate how far pairs of finders mark the same exact question tokens."""
     rows = []
     for row in records(run.spans):
         dataset, pair = str(row["dataset"]), f"{row['finder_a']} and {row['finder_b']}"
@@ -282,7 +282,7 @@ def finders(run: RunView) -> Table:
 
 
 def examples(run: RunView) -> list[dict[str, Any]]:
-    """Per dataset some samples of Q and some of A at the layer of its finding, as cards."""
+    """Example samples of Q and A for each dataset, at the layer of its finding, as cards."""
     parts = []
     for found in records(run.findings):
         rows = agreeing(run, found["dataset"], int(found["layer"]))
@@ -312,12 +312,12 @@ def agreeing(run: RunView, dataset: str, layer: int) -> pd.DataFrame:
 
 
 def draw(rows: Sequence[Row], count: int) -> list[Row]:
-    """The first rows by a hash of their id: the same every time, and not picked."""
+    """Draw rows by a hash of their id: reproducible, and not picked by hand."""
     return sorted(rows, key=lambda row: sha256(str(row["id"]).encode()).hexdigest())[:count]
 
 
 def _card(sample: Row, row: Row) -> dict[str, Any]:
-    """One sample: question, answer, what was right, and the probe's P(wrong) before and after."""
+    """A sample's card: question, answer, accepted answers, P(wrong) clean and knocked out."""
     spans = zip(sample["span_starts"], sample["span_stops"], strict=True)
     start, stop = sample["answer_start"], sample["answer_stop"]
     answer_spans = [] if pd.isna(start) or pd.isna(stop) else [(int(start), int(stop))]
@@ -335,7 +335,7 @@ def _card(sample: Row, row: Row) -> dict[str, Any]:
 
 
 def marked(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[str, bool]]:
-    """The text in parts, each with whether it is inside a span; spans are kept in bounds."""
+    """Split a text into parts, each with whether it is inside a span; spans are kept in bounds."""
     parts, at = [], 0
     for start, stop in sorted((int(a), int(b)) for a, b in spans):
         start, stop = max(start, at), min(stop, len(text))
@@ -371,7 +371,7 @@ def _stages(stages: Mapping[str, Any]) -> Table:
 
 
 def _files(folder: Path) -> Table:
-    """Each file and folder of results with its size; what only the run itself needs is left out."""
+    """Tabulate each file and folder of results with its size, without bookkeeping files."""
     sizes: dict[str, list[int]] = defaultdict(list)
     for file in sorted(path for path in folder.rglob("[!.]*") if path.is_file()):
         top, *inside = file.relative_to(folder).parts

@@ -1,4 +1,4 @@
-"""Results in sentences and small tables, as the terminal shows them: power, detectors."""
+"""Describe power and detectors in sentences and small tables for the terminal."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from anchorscope.detect.detector import Detector
     from anchorscope.pathways.power import Power
 
-# Of power: the loss of a half of the samples, its ΔP, the share of Q, with the ends of each.
+# Smallest effects found: loss of half of the samples, its ΔP, share of Q, with their intervals.
 EFFECTS = [f"{name}{end}" for name in ("loss", "delta_p", "share") for end in ("", "_low", "_high")]
-# What more questions do not change.
+# Advice on findings that more questions do not change.
 ADVICE = {
     "explained": "More questions do not change that: ask one kind of question alone, or mend what "
     "the groups are explained by.",

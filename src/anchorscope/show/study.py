@@ -1,4 +1,4 @@
-"""study.html: the panels, what was found where, every claim by model, and a link to each run."""
+"""Write study.html: panels, findings, claims by model, and a link to each run's report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
     "form-action 'none'"
 )
-_LONGEST = 150  # bytes of a panel's name in a file's, which has 255 at most
+_LONGEST = 150  # bytes of a panel's title in a file name, which has 255 at most
 _PANEL = 430  # pixels of width for each model of a panel
 
 
@@ -40,7 +40,7 @@ def write_page(
     claims: pd.DataFrame | None,
     costs: pd.DataFrame,
 ) -> Path:
-    """Write study.html, replaced whole; its figures are under figures/ too.
+    """Write study.html atomically, and its figures under figures/.
 
     Args:
         folder: The folder of the study.
@@ -74,7 +74,7 @@ def write_page(
 
 
 def _pictures(folder: Path, title: str, runs: Sequence[RunView]) -> list[dict[str, Any]]:
-    """Both modes' figure of a panel, saved under figures/ and as they go into the page."""
+    """Save a panel's figure of each mode under figures/; return them as images for the page."""
     models = ", ".join(run.model_name for run in runs)
     pictures = []
     for mode in MODES:
@@ -91,9 +91,9 @@ def _pictures(folder: Path, title: str, runs: Sequence[RunView]) -> list[dict[st
 
 
 def file_name(title: str) -> str:
-    """The name of a panel's files: letters and digits, with a dash for what is between them.
+    """The file name of a panel: letters, digits, dots and underscores, joined by dashes.
 
-    A long one is cut, and its checksum keeps it apart from others.
+    A long one is cut and ends in a checksum, so that names stay distinct.
     """
     kept = "".join(char if char.isalnum() or char in "._" else "-" for char in title)
     name = "-".join(part for part in kept.split("-") if part).encode("utf-8", "replace")

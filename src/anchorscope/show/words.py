@@ -1,4 +1,4 @@
-"""Numbers and untrusted text as pages write them."""
+"""Format numbers and untrusted text for pages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _SIGNS = {"\n": "⏎", "\t": "⇥"}
 # Format and control characters, odd spaces, and letters without a shape; web/text.js has the same.
 _CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"})
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
-_UNUSUAL = re.compile(r"[^ -~]")  # printable ASCII needs no look
+_UNUSUAL = re.compile(r"[^ -~]")  # all but printable ASCII
 
 
 def number(value: float, digits: int = 1) -> str:
-    """The number with a true minus sign; 'not measured' where there is none, never a zero."""
+    """Format a number with a true minus sign; 'not measured' if it is not finite."""
     if not math.isfinite(value):
         return "not measured"
     text = f"{value:.{digits}f}"
@@ -27,12 +27,12 @@ def number(value: float, digits: int = 1) -> str:
 
 
 def two_digits(value: float) -> str:
-    """The number with two decimals."""
+    """Format a number with two decimals."""
     return number(value, 2)
 
 
 def percent(share: float) -> str:
-    """A share of 1 as whole percents, with a decimal where whole ones would say 0 or 100."""
+    """Format a share of 1 as a whole percentage, with one decimal close to 0 or 100 %."""
     if not math.isfinite(share):
         return "not measured"
     digits = 1 if 0 < abs(share) < 0.01 or 0.99 < abs(share) < 1 else 0
@@ -40,21 +40,21 @@ def percent(share: float) -> str:
 
 
 def short(value: float) -> str:
-    """Three figures or so, empty where there is no number: `−17.4`, `2.83`."""
+    """Format a number with about three digits, such as `−17.4`; empty if it is not finite."""
     if not math.isfinite(value):
         return ""
     return number(value, 1 if abs(value) >= 9.995 else 2)
 
 
 def span(low: float, high: float, show: Callable[[float], str] = number) -> str:
-    """'low to high', or 'no interval' where an end is unknown."""
+    """Format an interval as 'low to high', or 'no interval' where an end is unknown."""
     if not (math.isfinite(low) and math.isfinite(high)):
         return "no interval"
     return f"{show(low)} to {show(high)}"
 
 
 def with_span(row: Mapping[str, Any], name: str, show: Callable[[float], str]) -> str:
-    """'value (low to high)' of a table's columns `name`, `name_low`, `name_high`."""
+    """Format columns `name`, `name_low` and `name_high` of a row as 'value (low to high)'."""
     value, low, high = (float(row[f"{name}{end}"]) for end in ("", "_low", "_high"))
     if not math.isfinite(value):
         return "not measured"
@@ -62,12 +62,12 @@ def with_span(row: Mapping[str, Any], name: str, show: Callable[[float], str]) -
 
 
 def visible(text: str) -> str:
-    """The text as HTML with its hidden characters shown, in an element of its own direction."""
+    """Escape a text as HTML with hidden characters shown, in a `bdi` element."""
     return f'<bdi dir="auto">{codes(text)}</bdi>'
 
 
 def codes(text: str) -> str:
-    """The text as HTML with its hidden characters shown as U+202E and the like."""
+    """Escape a text as HTML with hidden characters shown as codes such as U+202E."""
     if not _UNUSUAL.search(text):
         return html.escape(text)
     return "".join(_code(letter) if _hidden(letter) else html.escape(letter) for letter in text)

@@ -1,4 +1,4 @@
-"""HTTP for app and server: who may ask, how errors look, deadlines, and the end at SIGTERM.
+"""HTTP for app and server: access control, error format, deadlines, shutdown at SIGTERM.
 
 Without a key only this machine can connect, but a page of another site can make a browser on it
 send requests to 127.0.0.1, and by a name that first points elsewhere and then here (DNS rebinding)
@@ -51,7 +51,7 @@ _KINDS = {
 
 
 class ApiError(HTTPException):
-    """An HTTP error with its sentence, in the JSON that OpenAI's clients read."""
+    """An HTTP error with a message, in the JSON format of OpenAI's API."""
 
     def __init__(
         self, status: int, message: str, *, param: str | None = None, code: str | None = None
@@ -67,12 +67,12 @@ class ApiError(HTTPException):
 
 
 def new_app(**options: Any) -> FastAPI:
-    """A FastAPI app without pages of its own whose errors all have the shape of an ApiError."""
+    """A FastAPI app without documentation pages; its errors have the format of ApiError."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, **options)
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> JSONResponse:
-        if not isinstance(error, ApiError):  # the router's
+        if not isinstance(error, ApiError):  # raised by the router
             words = f"{request.method} {request.url.path}: {error.detail}."
             error = ApiError(error.status_code, words)
         return error.response()
@@ -90,7 +90,7 @@ def new_app(**options: Any) -> FastAPI:
 class Access:
     """Which requests a guard lets through."""
 
-    hosts: Collection[str] = ()  # the exact values of Host; () where `secret` is asked for alone
+    hosts: Collection[str] = ()  # accepted values of Host; () where only `secret` is checked
     secret: str | None = None  # the value of the header Authorization
     open_paths: Collection[str] = ()  # these need no secret
     browser: bool = False  # a POST must name its Origin, as every browser does
@@ -142,7 +142,7 @@ class Guard:
                 facts["status"] = message["status"]
                 message["headers"] = self._with_headers(message.get("headers", []), facts["id"])
             elif not message.get("more_body", False):
-                report()  # before the client has it all: an answered request is counted
+                report()  # before the last bytes: every answered request is counted
             await send(message)
 
         try:
@@ -194,7 +194,7 @@ class Guard:
     def _with_headers(
         self, headers: Collection[tuple[bytes, bytes]], request: str
     ) -> list[tuple[bytes, bytes]]:
-        """The headers of a reply with ours; a route may name a policy of its own."""
+        """Add security headers to a reply; those that its route sets take precedence."""
         ours = {
             b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
             b"referrer-policy": b"no-referrer",
@@ -208,7 +208,7 @@ class Guard:
 
 
 def _request_id(scope: Message) -> str:
-    """The id that the client gave its request, where that is a short word, or a new one."""
+    """The client's x-request-id if it is a short word, else a new id."""
     sent = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
     return sent if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", sent) else uuid.uuid4().hex
 
@@ -217,7 +217,7 @@ def _request_id(scope: Message) -> str:
 
 
 def check_listener(host: str, secret: str | None, *, variable: str, least: int) -> None:
-    """Raise a UserError where others could reach the address without a secret of `least` letters.
+    """Raise a UserError if others could reach the address without a secret of `least` letters.
 
     `variable` is the environment variable that holds the secret.
     """
@@ -236,7 +236,7 @@ def check_listener(host: str, secret: str | None, *, variable: str, least: int) 
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket with that address; port 0 is any free one."""
+    """A socket bound to an address; port 0 means any free one."""
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -250,13 +250,13 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def start_listening(bound: socket.socket) -> str:
-    """The address, once the socket listens: a client that comes now waits, and is not refused."""
+    """Start listening and return the address; clients now wait instead of being refused."""
     bound.listen()
     return f"http://{hosts_of(bound)[0]}/"
 
 
 def hosts_of(bound: socket.socket) -> list[str]:
-    """The address as clients write it in the header Host, and `localhost` on this machine's own."""
+    """The values of the header Host for a socket, with `localhost` for the loopback address."""
     host, port = bound.getsockname()[:2]
     names = [f"[{host}]" if ":" in host else host, *(["localhost"] if host == LOCAL else [])]
     return [f"{name}:{port}" for name in names]
@@ -299,7 +299,7 @@ class Server(uvicorn.Server):
 
 
 class DeadlineProtocol(H11Protocol):
-    """HTTP/1.1 in which a request must be whole some seconds after its first byte.
+    """HTTP/1.1 with a deadline: a request must be complete some seconds after its first byte.
 
     uvicorn itself waits for ever: half a request would keep its connection open. A connection that
     sends nothing is closed after the same time.

@@ -1,1 +1,1 @@
-"""The page of `anchorscope view`: from the figure to the samples to their tokens, in one file."""
+"""The page of `anchorscope view`: figure, samples and tokens of a run in one HTML file."""

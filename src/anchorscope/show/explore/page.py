@@ -1,4 +1,4 @@
-"""The page of all samples of a run, or of two side by side: one HTML file with its data in it."""
+"""Write the page of all samples of a run, or of two side by side: one self-contained file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CUT = {"exact": "the exact question tokens", "question": "all question tokens"}
 
 
 def write_view(runs: Sequence[RunView], out: str | Path | None = None) -> Path:
-    """The page of one finished run, or of two side by side, replaced whole."""
+    """Write the page of one finished run, or of two side by side, atomically; return its path."""
     if not 1 <= len(runs) <= 2:
         raise UserError(f"{len(runs)} runs were given. Accepted: one run, or two side by side.")
     if not set.intersection(*(set(values(run.samples, "id")) for run in runs)):
@@ -82,7 +82,7 @@ def write_view(runs: Sequence[RunView], out: str | Path | None = None) -> Path:
 def run_data(
     run: RunView, titles: Mapping[str, str], views: Mapping[Mode, Any], *, name: str
 ) -> dict[str, Any]:
-    """A run as the page reads it: texts as lists, numbers packed. All of it can be JSON.
+    """The data of a run for the page, ready for JSON: texts as lists, numbers as base64.
 
     `titles` are the datasets of all runs, in colour order; `views` the run's ΔP chart by mode;
     `name` is what the page calls the model.
@@ -134,7 +134,7 @@ def run_data(
 
 
 def _passes(beliefs: Beliefs) -> list[dict[str, Any]]:
-    """Every pass with a name and a colour; the page draws `clean` in its own ink.
+    """Name, label and colour of every pass; the page draws `clean` in its text colour.
 
     Passes that every run makes come first, the `further` ones after them.
     """
@@ -163,13 +163,13 @@ def _label(name: str) -> str:
 
 
 def _type(sample: Sample) -> int:
-    """The number of the answer's kind; one that only the owner of the states knows is "other"."""
+    """The number of the answer's kind in `KINDS`; an unknown kind counts as "other"."""
     kind = kind_of(sample)
     return KINDS.index(kind if kind in KINDS else "other")  # type: ignore[arg-type]
 
 
 def _tokens(run: RunView, samples: Sequence[Sample]) -> dict[str, Any]:
-    """The samples' tokens as text, or why they are not known."""
+    """The samples' tokens as text, or the reason why they are not known."""
     tokens = tokens_of(samples, run.model)
     if isinstance(tokens, str):
         return {"no_tokens": tokens}
@@ -185,8 +185,8 @@ def _tokens(run: RunView, samples: Sequence[Sample]) -> dict[str, Any]:
 def lines(run: RunView, beliefs: Beliefs, mode: Mode) -> list[dict[str, Any]]:
     """The one-mechanism line of each dataset by layer: knocked-out logit on the clean one.
 
-    The null fits a line for each fold's probe; `spread` is what these leave over. The line drawn
-    is the least-squares line through all of them.
+    The null fits a line for each fold's probe; `spread` is that of its residuals. The drawn line
+    is the least-squares line through the samples of all folds.
     """
     datasets = values(run.samples, "dataset").to_numpy()
     fold = values(run.samples, "fold").fillna(0).to_numpy(int)
@@ -204,7 +204,7 @@ def lines(run: RunView, beliefs: Beliefs, mode: Mode) -> list[dict[str, Any]]:
 
 
 def _fit(clean: np.ndarray, knockout: np.ndarray, fold: np.ndarray) -> tuple[float, float, float]:
-    """Intercept, slope and spread; NaN where fewer than three samples were read."""
+    """Fit a line: intercept, slope and spread; NaN for fewer than three samples."""
     read = np.isfinite(clean) & np.isfinite(knockout)
     x, y = clean[read], knockout[read]
     if len(x) < 3 or x.var() == 0:
@@ -214,7 +214,7 @@ def _fit(clean: np.ndarray, knockout: np.ndarray, fold: np.ndarray) -> tuple[flo
 
 
 def halves(values: np.ndarray) -> str:
-    """Numbers of any shape as base64 of half precision, row after row; NaN stays NaN.
+    """Encode numbers of any shape as base64 of half precision, row by row; NaN stays NaN.
 
     A number above 0 stays above 0: the sign of a logit is the prediction.
     """
@@ -225,5 +225,5 @@ def halves(values: np.ndarray) -> str:
 
 
 def _packed(values: np.ndarray | Iterable[float], dtype: str) -> str:
-    """Numbers of this type as base64."""
+    """Encode numbers as base64 of this dtype."""
     return base64.b64encode(np.ascontiguousarray(values, dtype=dtype).tobytes()).decode("ascii")

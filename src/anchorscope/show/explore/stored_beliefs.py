@@ -30,7 +30,10 @@ class Beliefs:
 
 
 def beliefs_of(run: RunView) -> Beliefs:
-    """Clean and knocked out from pathways.parquet, the other passes from states and probes."""
+    """The logits of a run under every stored pass, with the pathways.
+
+    Clean and knocked out come from pathways.parquet, the other passes from states and probes.
+    """
     ids, layers = tuple(map(str, values(run.samples, "id"))), layers_of(run)
     pathway = values(run.pathways, "pathway")
     table = run.pathways.assign(group=(pathway == "Q") + 2.0 * (pathway == "A"))
@@ -55,7 +58,7 @@ def beliefs_of(run: RunView) -> Beliefs:
 
 
 def layers_of(run: RunView) -> int:
-    """How many layers the run's probes read."""
+    """The number of layers that the run's probes read."""
     return int(values(run.layers, "layer").max())
 
 

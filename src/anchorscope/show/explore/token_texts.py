@@ -14,14 +14,14 @@ from anchorscope.models.locate import folder_of, path_of
 from anchorscope.records import Sample
 
 _FILE = "tokenizer.json"
-_TRIED = 20  # samples whose question has to come back out of their tokens
-# What a token is, as bits.
+_TRIED = 20  # samples whose tokens must decode to their question
+# Roles of a token, as bits.
 QUESTION, EXACT_QUESTION, ANSWER, EXACT_ANSWER = 1, 2, 4, 8
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token ids of every sample, what each token reads as, and which role it has.
+    """Token ids of every sample, with the text and the role of each token.
 
     The worked examples are the same in all prompts of a dataset: `shared` holds them once.
     """
@@ -33,7 +33,7 @@ class Tokens:
 
 
 def tokens_of(samples: Sequence[Sample], model: Mapping[str, Any]) -> Tokens | str:
-    """The tokens of the samples, or why they cannot be shown; the model is not loaded."""
+    """The tokens of the samples, or the reason why they cannot be shown; loads no model."""
     if not model.get("source"):
         return "run.json does not say where the model's tokenizer is"
     file = tokenizer_file(str(model["source"]), model.get("revision"))
@@ -59,7 +59,7 @@ def tokens_of(samples: Sequence[Sample], model: Mapping[str, Any]) -> Tokens | s
 
 
 def tokenizer_file(source: str, revision: str | None) -> Path | None:
-    """tokenizer.json of the model, if it is on this machine; nothing is fetched or converted."""
+    """tokenizer.json of the model, if it is on this machine; downloads and converts nothing."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -82,18 +82,18 @@ def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
 
 
 def piece(tokenizer: Any, id: int) -> str:
-    """The text of one token, with the space that some decoders take from the front."""
+    """The text of one token, with the leading space that some decoders remove."""
     text, raw = _decode(tokenizer, [id]), tokenizer.id_to_token(id) or ""
     return f" {text}" if raw.startswith("▁") and not text.startswith(" ") else text
 
 
 def _shared(samples: Sequence[Sample]) -> dict[str, tuple[int, ...]]:
-    """What all prompts of a dataset begin with, up to the first question at most."""
+    """The common prefix of all prompts, by dataset, up to the first question at most."""
     shared = {}
     for name in dict.fromkeys(sample.question.dataset for sample in samples):
         own = [sample for sample in samples if sample.question.dataset == name]
         first = min((min(s.question_tokens, default=0) for s in own), default=0)
-        # What the first and the last prompt in order begin with, all do.
+        # The common prefix of the first and the last prompt in sorted order is that of all.
         low, high = (choose(s.prompt_ids for s in own) for choose in (min, max))
         same = takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False))
         shared[name] = tuple(id for id, _ in same)[:first]
