@@ -132,7 +132,23 @@ def test_a_file_whose_bytes_changed_is_not_there(tmp_path):
     assert not store.has("a") and not Store.open(tmp_path, IDENTITY).has("a")
 
 
-def test_an_owner_removes_what_a_killed_writer_left_an_hour_ago(tmp_path):
+KILLED = """
+import os, pathlib, sys
+from anchorscope.run_folder.disk import save_atomic
+save_atomic(pathlib.Path(sys.argv[1]), lambda file: os.kill(os.getpid(), 9))
+"""
+
+
+def test_an_owner_removes_at_once_what_a_killed_process_left(tmp_path):
+    store = Store.open(tmp_path, IDENTITY)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "a")], check=False)
+    assert done.returncode == -9
+    assert len(list(tmp_path.glob(".a.*.partial"))) == 1
+    with store.owned():
+        assert not list(tmp_path.glob(".a.*.partial"))
+
+
+def test_an_owner_removes_what_another_machine_left_an_hour_ago(tmp_path):
     store, left, new = Store.open(tmp_path, IDENTITY), ".a.0.partial", ".b.1.partial"
     for name in (left, new):
         (tmp_path / name).write_bytes(b"x")

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import psutil
 
 from anchorscope.errors import UserError, in_a_line
 
@@ -64,7 +68,8 @@ def create_atomic(target: Path, data: bytes) -> Written | None:
 def _partial(target: Path, save: Save) -> Iterator[tuple[Path, Written]]:
     """Write and sync a file under a temporary name; remove it at the end unless it was renamed."""
     _make_folder(target.parent)
-    partial = target.with_name(f".{target.name}.{os.urandom(8).hex()}{_PARTIAL}")
+    name = f".{target.name}.@{_machine()}~{os.getpid()}~{os.urandom(4).hex()}{_PARTIAL}"
+    partial = target.with_name(name)
     try:
         with partial.open("wb") as file:
             save(file)
@@ -118,11 +123,22 @@ def is_partial(name: str) -> bool:
 
 
 def remove_partials(folder: Path) -> None:
-    """Remove abandoned partial files, which were last written to over an hour ago."""
+    """Remove partial files of this machine's killed writers, and any not written to for an hour."""
     for path in folder.rglob(f".*{_PARTIAL}"):
+        host, pid, *_ = [*path.name.rpartition("@")[2].split("~"), ""]
+        dead = host == _machine() and pid.isdigit() and not psutil.pid_exists(int(pid))
         with suppress(OSError):
-            if time.time() - path.stat().st_mtime > _IDLE:
+            if dead or time.time() - path.stat().st_mtime > _IDLE:
                 path.unlink()
+
+
+def _machine() -> str:
+    """The machine's name, namespace of process ids, and boot, for which process ids are unique."""
+    namespace, boot = 0, ""
+    with suppress(OSError):
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{re.sub(r'[^A-Za-z0-9.-]', '_', socket.gethostname())}.{namespace}.{boot[:12]}"
 
 
 @contextmanager
