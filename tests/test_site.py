@@ -93,7 +93,13 @@ def test_the_site_opened_as_files_draws_searches_and_asks_no_other_host(tmp_path
         with page.expect_navigation():
             page.locator("article").get_by_role("link", name=link, exact=True).first.click()
         page.locator(seen).first.wait_for(state="visible")
-    page.wait_for_load_state("load")  # the field listens from then on
-    page.locator(".md-search__input").fill("knockout")
-    page.locator(".md-search-result__item").first.wait_for(state="attached")
+    page.wait_for_load_state("load")
+    found = page.locator(".md-search-result__item")
+    for _ in range(20):  # the field listens some time after the page is there
+        page.locator(".md-search__input").fill("")
+        page.locator(".md-search__input").press_sequentially("knockout")
+        page.wait_for_timeout(3000)
+        if found.count():
+            break
+    assert found.count()
     assert (elsewhere, errors) == ([], [])
