@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-import httpx
+import httpx2
 import numpy as np
 
 from anchorscope.datasets import load_questions
@@ -130,8 +130,8 @@ def spent(
         body = {"model": name, "messages": messages, "stream": stream}
         client.post(address, json=body, timeout=600).raise_for_status()
 
-    limits = httpx.Limits(max_connections=clients)
-    with httpx.Client(limits=limits) as client, ThreadPoolExecutor(clients) as pool:
+    limits = httpx2.Limits(max_connections=clients)
+    with httpx2.Client(limits=limits) as client, ThreadPoolExecutor(clients) as pool:
         begun = np.array([time.monotonic(), time.process_time()])
         list(pool.map(ask, questions))
         ended = np.array([time.monotonic(), time.process_time()])

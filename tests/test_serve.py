@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
+import httpx2
 import numpy as np
 import openai
 import pytest
@@ -81,7 +81,7 @@ def streamed(chunks) -> tuple[str, list]:
 def test_answer_carries_the_score_that_the_detector_gives_offline(address, model, detector):
     want = detector.score(model, QUESTION)
     body = {"model": NAME, "messages": [USER], "temperature": 0, "top_p": 0.5}
-    got = httpx.post(f"{address}/chat/completions", json=body, headers={"x-request-id": "mine-1"})
+    got = httpx2.post(f"{address}/chat/completions", json=body, headers={"x-request-id": "mine-1"})
     answer = got.json()
     score, (choice,) = answer["anchorscope"], answer["choices"]
     assert choice["message"]["content"] == want.answer
@@ -130,7 +130,7 @@ def test_given_answers_are_scored_in_their_order(address, model, detector):
     want = detector.score_answers(model, exchanges)
     given = [{"messages": [USER], "answer": text} for text in answers]
     given += [{"messages": turns, "answer": "Peru"}, {"prompt": "x", "answer": "y"}]
-    got = httpx.post(f"{address}/score", json={"model": NAME, "exchanges": given}, timeout=60)
+    got = httpx2.post(f"{address}/score", json={"model": NAME, "exchanges": given}, timeout=60)
     assert [one["outcome"] for one in got.json()["data"]] == [one.outcome for one in want]
     assert got.headers["x-anchorscope-outcome"] == ", ".join(one.outcome for one in want)
     for mine, one in zip(got.json()["data"], want, strict=True):
@@ -139,7 +139,7 @@ def test_given_answers_are_scored_in_their_order(address, model, detector):
         assert [s["text"] for s in mine["spans"]] == [s.text for s in one.spans]
     assert got.json()["data"][1]["outcome"] == "no answer"
     alone = {"model": NAME, "messages": [USER], "answer": answers[0]}
-    (one,) = httpx.post(f"{address}/score", json=alone, timeout=60).json()["data"]
+    (one,) = httpx2.post(f"{address}/score", json=alone, timeout=60).json()["data"]
     assert one["probability"] == pytest.approx(want[0].probability, abs=2e-4)
 
 
@@ -274,7 +274,7 @@ BODIES = [
 @pytest.mark.parametrize(("path", "body", "sentence"), BODIES)
 def test_a_body_that_is_no_request_is_a_400(address, path, body, sentence):
     headers = {"content-type": "application/json"}
-    answer = httpx.post(f"{address}/{path}", content=body, headers=headers)
+    answer = httpx2.post(f"{address}/{path}", content=body, headers=headers)
     assert answer.status_code == 400
     assert sentence in answer.json()["error"]["message"]
 
@@ -292,7 +292,7 @@ def test_forty_at_once_get_what_each_gets_alone(client, address, model, detector
         if number % 4 == 1:
             messages = [{"role": "user", "content": texts[number]}]
             body = {"model": NAME, "messages": messages, "answer": want[number].answer}
-            got = httpx.post(f"{address}/score", json=body, timeout=120).json()["data"]
+            got = httpx2.post(f"{address}/score", json=body, timeout=120).json()["data"]
             return got[0]["spans"] and got[0]["probability"]
         got = ask(client, texts[number])
         assert got.choices[0].message.content == want[number].answer
@@ -327,7 +327,7 @@ ONCE_EACH = (
 
 def counts(address: str) -> dict[str, float]:
     """The numbers of /metrics by name and labels."""
-    text = httpx.get(address.removesuffix("/v1") + "/metrics").text
+    text = httpx2.get(address.removesuffix("/v1") + "/metrics").text
     lines = re.findall(r"^(anchorscope\S+(?: \S+)*?) (\S+)$", text, re.MULTILINE)
     return {name: float(value) for name, value in lines}
 
@@ -340,19 +340,19 @@ def test_another_address_is_served_to_those_who_have_the_key(model, detector):
                 ask(openai.OpenAI(base_url=f"{where}/v1", api_key=key, max_retries=0))
         got = ask(openai.OpenAI(base_url=f"{where}/v1", api_key=KEY, max_retries=0))
         assert 0 < got.anchorscope["probability"] < 1
-        assert httpx.get(f"{where}/healthz").json() == {"status": "ok"}
-        assert httpx.get(f"{where}/metrics").status_code == 401
+        assert httpx2.get(f"{where}/healthz").json() == {"status": "ok"}
+        assert httpx2.get(f"{where}/metrics").status_code == 401
 
 
 def test_refusals_have_the_shape_of_errors_and_head_has_the_headers_of_get(address):
     body = json.dumps({"model": NAME, "messages": [{"role": "user", "content": "a" * (1 << 16)}]})
     headers = {"content-type": "application/json"}
-    got = httpx.post(f"{address}/chat/completions", content=body, headers=headers)
+    got = httpx2.post(f"{address}/chat/completions", content=body, headers=headers)
     assert (got.status_code, got.json()["error"]["code"]) == (413, "request_too_large")
     root = address.removesuffix("/v1")
-    evil = httpx.get(f"{address}/models", headers={"origin": "http://evil.example"})
+    evil = httpx2.get(f"{address}/models", headers={"origin": "http://evil.example"})
     assert (evil.status_code, evil.json()["error"]["code"]) == (403, "forbidden")
-    missing = httpx.get(f"{address}/nothing")
+    missing = httpx2.get(f"{address}/nothing")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
     for path in ("/healthz", "/readyz", "/v1/models"):
         status, headers, body = send(root, "GET", path, host=root.removeprefix("http://"))
@@ -375,7 +375,7 @@ def test_nothing_is_lost_at_sigterm_and_every_request_has_a_line(model, detector
             return len(ask(client, text, n=2, seed=number).choices) == 2
         if number % 4 == 2:
             body = {"model": NAME, "prompt": text, "answer": "Egypt"}
-            return client.post("/score", body=body, cast_to=httpx.Response).is_success
+            return client.post("/score", body=body, cast_to=httpx2.Response).is_success
         return ask(client, text).choices[0].finish_reason in ("stop", "length")
 
     caplog.set_level(logging.INFO, "anchorscope.requests")

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
-import httpx
+import httpx2
 import openai
 import pytest
 import torch
@@ -124,9 +124,9 @@ class Gated(Served):
         return super().answer(asks, sends)
 
 
-def post(address: str, question: str, **more) -> httpx.Response:
+def post(address: str, question: str, **more) -> httpx2.Response:
     body = {"model": "LlamaForCausalLM", "messages": [{"role": "user", "content": question}]}
-    return httpx.post(f"{address}/v1/chat/completions", json=body | more, timeout=60)
+    return httpx2.post(f"{address}/v1/chat/completions", json=body | more, timeout=60)
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def busy(request, tiny_llama):
         assert served.reached.wait(60)  # it has left the queue
 
         def until_metrics_have(text: str) -> None:
-            while text not in httpx.get(f"{address}/metrics").text:
+            while text not in httpx2.get(f"{address}/metrics").text:
                 assert not first.done()
 
         yield served, server, address, pool, first, until_metrics_have
@@ -154,11 +154,11 @@ def test_a_full_queue_refuses_and_those_inside_are_answered(busy):
     refused = post(address, QUESTIONS[3])
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     assert refused.json()["error"]["code"] == "overloaded"
-    assert httpx.get(f"{address}/healthz").status_code == 200
+    assert httpx2.get(f"{address}/healthz").status_code == 200
     served.gate.set()
     assert [one.result().status_code for one in (first, *others)] == [200] * 3
     assert post(address, QUESTIONS[3]).status_code == 200
-    assert 'status="503"} 1.0' in httpx.get(f"{address}/metrics").text
+    assert 'status="503"} 1.0' in httpx2.get(f"{address}/metrics").text
 
 
 @pytest.mark.parametrize("stream", ["false", "true"])
@@ -180,13 +180,13 @@ def test_a_question_whose_client_left_is_not_asked(busy, stream):
 
 def test_new_work_is_refused_while_the_server_drains(busy):
     served, server, address, _, first, _ = busy
-    assert httpx.get(f"{address}/readyz").status_code == 200
+    assert httpx2.get(f"{address}/readyz").status_code == 200
     server.handle_exit(signal.SIGTERM, None)
-    ready, refused = httpx.get(f"{address}/readyz"), post(address, QUESTIONS[1])
+    ready, refused = httpx2.get(f"{address}/readyz"), post(address, QUESTIONS[1])
     assert (ready.status_code, ready.json()) == (503, {"status": "draining"})
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     assert refused.headers["connection"] == "close"
-    assert httpx.get(f"{address}/healthz").status_code == 200
+    assert httpx2.get(f"{address}/healthz").status_code == 200
     served.gate.set()
     assert first.result().status_code == 200
     assert served.asked == [QUESTIONS[0]]
