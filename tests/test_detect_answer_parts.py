@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anchorscope.detect.answer_parts import answer_parts, form_of
+from anchorscope.detect.answer_parts import answer_parts, single_entity
 
 ASKED = "What is the capital of France?"
 FENCE = 'Here it is:\n```json\n{"city": "Paris", "since": 987}\n```'
@@ -37,13 +37,25 @@ def test_entities_are_found_in_prose_lists_json_and_behind_openings(text, entiti
 
 
 @pytest.mark.parametrize(
-    ("text", "form"),
+    ("text", "spellings"),
     [
-        ("Paris", "as-written"), ("Paris.", "full-stop"), ("paris", "lower-case"),
-        ("**Paris**", "bold"), ("It is Paris.", "sentence"), ('{"answer": "Paris"}', "json"),
-        ("UK", "as-written"), ("1961.", "full-stop"),
+        ("Paris.", ("Paris",)),
+        ('{"answer": "Paris"}', ("Paris",)),
+        ("paris", ("paris", "Paris")),
+        ("It is new york.", ("new york", "New York")),
+        ("1961.", ("1961",)),
+        ("UK", ("UK",)),
     ],
-)  # fmt: skip
-def test_the_form_of_an_answer_is_told_by_its_text(text, form):
-    ((sentence, (entity,)),) = answer_parts(text, question=ASKED, every=False)
-    assert form_of(text, entity, sentence) == form
+)
+def test_a_single_entity_has_a_spelling_with_capitals_if_it_has_none(text, spellings):
+    single = single_entity(text, question=ASKED, every=True)
+    assert single is not None and single.spellings == spellings
+    assert text[single.span.start : single.span.stop] == spellings[0]
+    assert single.sentence.start <= single.span.start < single.span.stop <= single.sentence.stop
+
+
+def test_an_answer_with_several_entities_has_no_single_one():
+    assert single_entity("Paris. It is Rome.", question=ASKED, every=True) is None
+    first = single_entity("Paris. It is Rome.", question=ASKED, every=False)
+    assert first is not None and first.spellings == ("Paris",)
+    assert single_entity("I don't know.", question=ASKED, every=True) is None

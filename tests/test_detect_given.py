@@ -36,7 +36,7 @@ class Counted:
         self._hook.remove()
 
 
-LONG = "a very long answer " * 12
+LONG = "Very Long Answer " * 12
 GIVEN = ["Rome", "R", "India or " + LONG, "?", LONG]
 
 
@@ -52,7 +52,9 @@ def test_log_probs_of_given_answers_are_the_models_from_one_pass(architecture):
         sums = made["sum-log-prob"].score(model, questions, answer=GIVEN)
     assert seen.passes == 2  # the questions, then the answers
     prompts = [make_prompt(model, q, shots=SHOTS, style="text").ids for q in questions]
-    answers = [model.tokenizer(f" {answer.strip()}")["input_ids"] for answer in GIVEN]
+    entities = [one.answer_entity or one.answer for one in sums]
+    assert entities == [answer.strip() for answer in GIVEN]
+    answers = [model.tokenizer(f" {entity}")["input_ids"] for entity in entities]
     shared = made["sum-log-prob"].bind(model).shared
     # Each beginning of a question once, and every answer.
     begun = {tuple(p[:n]) for p in prompts for n in range(len(shared) + 1, len(p) + 1)}

@@ -17,7 +17,7 @@ from anchorscope.detect.answer_parts import unknown_answer
 from anchorscope.detect.calibration import Platt
 from anchorscope.detect.detector import Detector
 from anchorscope.detect.kinds import METHODS
-from anchorscope.detect.prompts import Example, Exchange
+from anchorscope.detect.prompts import Example, Exchange, tasks_of
 from anchorscope.detect.scored import to_frame
 from anchorscope.detect.side_probes import Beliefs, Distance, PreAnswerProbe
 from anchorscope.errors import UserError
@@ -59,13 +59,12 @@ def make(model, name="probe", **arrays) -> Detector:
     )
 
 
-def expected(model, detector, question, answer_ids, text) -> float:
-    """The probability by a plain forward pass over prompt and answer."""
-    answer = unknown_answer(text, answer_ids, 0)
-    span = answer_span(answer.text, question=question)
-    last = tokens_of([span], answer_offsets(model, answer))[-1]
+def expected(model, detector, question, text) -> float:
+    """The probability by a plain forward pass over the prompt and the answer's entity alone."""
+    span = answer_span(text, question=question)
     prompt = make_prompt(model, question, shots=SHOTS, style="text").ids
-    state = plain_states(model, [[*prompt, *answer_ids[: last + 1]]])[0, LAYER - 1].double().numpy()
+    own = model.tokenizer(f" {text[span.start : span.stop]}")["input_ids"]
+    state = plain_states(model, [[*prompt, *own]])[0, LAYER - 1].double().numpy()
     logit = state @ detector.method.coef_[0].astype(float)
     return 1 / (1 + math.exp(-(0.1 * logit + 0.2)))
 
@@ -74,11 +73,10 @@ def expected(model, detector, question, answer_ids, text) -> float:
 def test_a_given_answer_is_scored_as_a_plain_pass_reads_it(architecture):
     model = load_model(tiny_lm(architecture), tokenizer=tiny_tokenizer())
     detector = make(model)
-    answers = ["William Shakespeare", "India", "The answer is a colour", "me"]
+    answers = ["William Shakespeare", "India", "The answer is RED", "Me."]
     scored = detector.score(model, QUESTIONS, answer=answers)
     for question, answer, one in zip(QUESTIONS, answers, scored, strict=True):
-        ids = model.tokenizer(f" {answer}")["input_ids"]
-        want = expected(model, detector, question, ids, answer)
+        want = expected(model, detector, question, answer)
         assert one.probability == pytest.approx(want, abs=2e-3)  # states go through float16
         assert one.flagged == (one.probability > 0.5)
         assert one.answer_entity in one.answer == answer
@@ -218,19 +216,55 @@ def test_an_answer_unlike_all_that_was_learnt_from_gets_no_firm_outcome(tiny_lla
     assert "unlike what the detector learnt" in far.reason and far.probability == firm.probability
 
 
-def test_a_form_that_was_read_badly_gets_no_firm_outcome(tiny_llama):
-    detector = replace(make(tiny_llama), forms=("as-written", "full-stop"))
-    answers = ["Paris", "Paris.", "paris"]
-    bare, stop, lower = detector.score(tiny_llama, [QUESTIONS[0]] * 3, answer=answers)
+def test_every_form_of_an_answer_is_scored_as_its_entity_alone(tiny_llama):
+    detector = make(tiny_llama, "combined", weights=[0.5, 2.0, -1.0], range=[0.5, 8.0])
+    forms = ["Paris", "Paris.", "**Paris**", "It is Paris.", '{"answer": "Paris"}', "Sure! Paris."]
+    bare, *others = detector.score(tiny_llama, [QUESTIONS[0]] * len(forms), answer=forms)
     assert bare.outcome in ("right", "wrong")
-    assert stop.outcome == bare.outcome
-    assert stop.probability == pytest.approx(bare.probability, abs=2e-4)
-    assert lower.outcome == "cannot say" and lower.flagged and "lower-case" in lower.reason
-    several = Exchange(question=QUESTIONS[0], answer="Paris. It is Rome.")
-    (long,) = detector.score_answers(tiny_llama, [several])
-    assert long.outcome == "cannot say" and "several sentences" in long.reason
-    own = detector.score(tiny_llama, QUESTIONS)
-    assert all("form" not in one.reason for one in own)  # as the model wrote it
+    exchanges = [Exchange(question=QUESTIONS[0], answer=form) for form in forms]
+    for text, one in zip(
+        forms * 2, [bare, *others, *detector.score_answers(tiny_llama, exchanges)], strict=True
+    ):
+        assert (one.answer, one.answer_entity, one.outcome) == (text, "Paris", bare.outcome)
+        assert one.probability == pytest.approx(bare.probability, abs=2e-4)
+        assert all(text[span.start : span.end] == span.text for span in one.spans)
+
+
+def test_an_answer_without_capitals_is_read_in_its_likelier_spelling(tiny_llama):
+    detector = make(tiny_llama)
+    prompt = make_prompt(tiny_llama, QUESTIONS[0], shots=SHOTS, style="text").ids
+
+    def mean_log_prob(text):
+        ids = [*prompt, *tiny_llama.tokenizer(f" {text}")["input_ids"]]
+        logits = tiny_llama.lm(torch.tensor([ids])).logits[0].log_softmax(dim=-1)
+        return logits[range(len(prompt) - 1, len(ids) - 1), ids[len(prompt) :]].mean().item()
+
+    chosen = set()
+    for low, high in (("paris", "Paris"), ("rome", "Rome"), ("yen", "Yen"), ("red", "Red")):
+        lower, upper = detector.score(tiny_llama, [QUESTIONS[0]] * 2, answer=[low, high])
+        assert lower.answer == lower.answer_entity == low
+        upper_likelier = mean_log_prob(high) > mean_log_prob(low)
+        alike = lower.probability == pytest.approx(upper.probability, abs=2e-4)
+        assert alike == upper_likelier
+        chosen.add(alike)
+    assert chosen == {True, False}
+
+
+def test_states_of_another_engine_get_an_outcome_if_one_entity_begins_the_answer(tiny_llama):
+    detector, tokenizer = make(tiny_llama), tiny_llama.tokenizer
+    prompt = make_prompt(tiny_llama, QUESTIONS[0], shots=SHOTS, style="text").ids
+
+    def scored(text):
+        ids = tokenizer(f" {text}")["input_ids"]
+        states = plain_states(tiny_llama, [(*prompt, *ids[: n + 1]) for n in range(len(ids))])
+        return detector.score_states(ids, states.numpy(), tokenizer=tokenizer)
+
+    bare = detector.score(tiny_llama, QUESTIONS[0], answer="Paris")
+    for text in ("Paris", "Paris."):
+        assert scored(text).outcome == bare.outcome
+        assert scored(text).probability == pytest.approx(bare.probability, abs=2e-3)
+    for text in ("It is Paris.", "Paris. It is Rome."):
+        assert scored(text).outcome == "cannot say" and "entit" in scored(text).reason
 
 
 def test_every_entity_of_a_given_answer_is_scored_in_one_pass(tiny_llama):
@@ -240,7 +274,8 @@ def test_every_entity_of_a_given_answer_is_scored_in_one_pass(tiny_llama):
     entities = [span for span in one.spans if span.kind == "entity"]
     assert [span.text for span in entities] == ["Rome", "Tiber", "Paris", "Lyon"]
     assert all(answer[span.start : span.end] == span.text for span in one.spans)
-    ids = detector.bind(tiny_llama).answer_tokens("Who?", answer)
+    exchange = Exchange(question="Who?", answer=answer)
+    ids = tasks_of(tiny_llama, detector.bind(tiny_llama), exchange, 0)[0].answer_ids
     located = unknown_answer(answer, ids, 0)
     offsets = answer_offsets(tiny_llama, located)
     for span in entities:
@@ -251,6 +286,7 @@ def test_every_entity_of_a_given_answer_is_scored_in_one_pass(tiny_llama):
         assert span.probability == pytest.approx(1 / (1 + math.exp(-0.1 * score - 0.2)), abs=2e-3)
     worst = max(entities, key=lambda span: span.probability)
     assert one.probability == worst.probability and one.answer_entity == worst.text
+    assert one.outcome == "cannot say" and "several entities" in one.reason
     assert to_frame([one])["probability"].tolist() == [one.probability]
     assert to_frame([one], spans=True)["text"].tolist() == [span.text for span in one.spans]
     # The same from states that come from elsewhere.
@@ -343,7 +379,7 @@ def check_beliefs(model, detector, one, answer_ids) -> None:
 
 def test_belief_and_pathway_are_those_of_a_plain_pass(tiny_llama):
     detector = with_beliefs(tiny_llama)
-    answers = ["William Shakespeare", "India", "blue", "me"]
+    answers = ["William Shakespeare", "India", "Blue", "Me"]
     for one in detector.score(tiny_llama, QUESTIONS, answer=answers):
         check_beliefs(
             tiny_llama, detector, one, tiny_llama.tokenizer(f" {one.answer}")["input_ids"]

@@ -16,12 +16,7 @@ import numpy as np
 from anchorscope.answers.generate import Answerer
 from anchorscope.answers.judge import is_abstention
 from anchorscope.answers.normalise import plain
-from anchorscope.detect.answer_parts import (
-    LocatedAnswer,
-    form_of,
-    locate_answer,
-    unknown_answer,
-)
+from anchorscope.detect.answer_parts import LocatedAnswer, locate_answer, unknown_answer
 from anchorscope.detect.calibration import Calibration, Promise
 from anchorscope.detect.card import model_card
 from anchorscope.detect.kinds import AUTO, Probes
@@ -34,7 +29,7 @@ from anchorscope.detect.prompts import (
     bind,
     check_made_for,
     common_prefix,
-    task_of,
+    tasks_of,
     too_long,
 )
 from anchorscope.detect.read_answers import (
@@ -64,6 +59,10 @@ from anchorscope.run_folder.view import RunView
 from anchorscope.spans.characters import tokens_of
 
 WIDE = 0.1  # width of the AUROC interval beyond which a detector is unreliable
+_IN_PLACE = (
+    "the answer holds several entities, or words before its only one, and the detector learnt from "
+    "answers that are one entity"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +91,6 @@ class Detector:
     distance: Distance | None = None  # from the training states
     pre_answer: PreAnswerProbe | None = None  # None: the run kept no states of the question
     band: tuple[float, float] | None = None  # probabilities between which it cannot say
-    forms: tuple[str, ...] | None = None  # surface forms that it scores well; None: not known
     promise: Promise | None = None  # the guarantee that the threshold was chosen for, if any
     _bound: WeakKeyDictionary = field(
         init=False, default_factory=WeakKeyDictionary, repr=False, compare=False
@@ -266,21 +264,23 @@ class Detector:
         for one in answers:
             own = range(start, start + len(one.entities))
             start += len(one.entities)
-            unread = self._unread(one.question, one.answer.text)
+            unread = self._unread(one.question, one.text)
             if not own:
                 out.append(unread)
                 continue
             if not np.isfinite(probability[own]).all():
                 raise UserError(
-                    f"The answer {one.answer.text!r} got no finite score: the model's state "
+                    f"The answer {one.text!r} got no finite score: the model's state "
                     "overflows in this dtype. Use float32."
                 )
             spans, reasons = [], []
             for n, at in enumerate(own):
-                outcome, reason = self._conclude(one, n, float(probability[at]), distance[at])
-                begin, end = one.entities[n].span
-                text = one.answer.text[begin:end]
                 chance = float(probability[at])
+                outcome, reason = self.outcome(chance, distance[at])
+                if not one.as_trained and self.prompt["style"] != "given":
+                    outcome, reason = "cannot say", _IN_PLACE
+                begin, end = one.entities[n].span
+                text = one.text[begin:end]
                 spans.append(ScoredSpan(begin, end, text, "entity", chance, outcome))
                 reasons.append(reason)
             worst = max(range(len(own)), key=lambda n: spans[n].weight)
@@ -301,21 +301,6 @@ class Detector:
                 )
             )
         return out
-
-    def _conclude(
-        self, one: LocatedAnswer, number: int, probability: float, distance: float
-    ) -> tuple[Outcome, str]:
-        """The conclusion about an entity; "cannot say" in a form that the detector reads badly."""
-        entity = one.entities[number]
-        form = form_of(one.answer.text, entity.span, entity.sentence)
-        if len({other.sentence for other in one.entities}) > 1:
-            form = "several sentences"  # no detector of short answers was evaluated on these
-        if one.own or self.forms is None or form in self.forms:
-            return self.outcome(probability, distance)
-        return "cannot say", (
-            f"answers in this form ({form}) were read worse than those that the model wrote, or "
-            "not at all, when the detector was evaluated"
-        )
 
     def _unread(self, question: str, text: str, too_long: str = "") -> Scored:
         declines = bool(plain(text)) and is_abstention(text)
@@ -345,7 +330,9 @@ class Detector:
         on_token: OnToken | None = None,
     ) -> Iterator[tuple[AnswerBatch, list[Scored]]]:
         """The answers of the tasks with their scores, a batch at a time; see `read_answers`."""
-        drawn, reads = {}, self.method.reads_tokens
+        drawn = {}
+        # Of several spellings of an answer the likelier one counts.
+        reads = self.method.reads_tokens or len({task.number for task in tasks}) < len(tasks)
         if self.method.samples_ and tasks:
             prompts = [task.prompt_ids for task in tasks]
             with Lease(answerer.model) as lease:
@@ -391,14 +378,16 @@ class Detector:
         if answer is not None and len(answer) != len(question):
             raise UserError(f"{len(question)} questions and {len(answer)} answers were given.")
         bound = self.bind(model, dataset=dataset)
-        tasks = []
-        for text, given in zip(question, answer or [None] * len(question), strict=True):
-            own = () if given is None else bound.answer_tokens(text, given)
-            prompt = bound.checked_prompt(text, None if given is None else len(own))
-            tasks.append(
-                Task(number=len(tasks), question=text, prompt_ids=prompt.ids, answer=given,
-                     answer_ids=own)
-            )  # fmt: skip
+        tasks: list[Task] = []
+        answers = answer or [None] * len(question)
+        for number, (text, given) in enumerate(zip(question, answers, strict=True)):
+            bound.checked_prompt(text, room=None if given is None else 0)
+            exchange = Exchange(question=text, answer=given)
+            for task in tasks_of(bound.model, bound, exchange, number, every=False):
+                own = len(task.answer_ids)
+                if reason := too_long(bound.model, text, len(task.prompt_ids), own):
+                    raise UserError(f"{reason}. Shorten it, or leave it out.")
+                tasks.append(task)
         return self._scored(bound.answerer, bound.prefix, tasks, {}, progress)
 
     def score_answers(
@@ -411,7 +400,9 @@ class Detector:
     ) -> list[Scored]:
         """Score given answers to prompts or chat messages, every entity of each, in one pass.
 
-        Prompt and answer are fed once. `dataset` is as in `score`.
+        Prompt and answer are fed once, an answer with one entity as that entity alone. Of answers
+        with several a detector of short answers gives probabilities and no firm outcome. `dataset`
+        is as in `score`.
 
         Examples:
             >>> import anchorscope as anc
@@ -430,12 +421,13 @@ class Detector:
             model, answerer = bound.model, bound.answerer
         fitting, unread = [], {}
         for number, one in enumerate(exchanges):
-            task = task_of(model, bound, one, number, every=one.answer is not None)
-            prompt, own = len(task.prompt_ids), len(task.answer_ids)
-            if reason := too_long(model, task.question, prompt, own):
-                unread[number] = self._unread(task.question, task.answer or "", reason)
+            own = tasks_of(model, bound, one, number, every=one.answer is not None)
+            longest = max(own, key=lambda task: len(task.answer_ids))
+            prompt, answer = len(longest.prompt_ids), len(longest.answer_ids)
+            if reason := too_long(model, longest.question, prompt, answer):
+                unread[number] = self._unread(longest.question, one.answer or "", reason)
             else:
-                fitting.append(task)
+                fitting += own
         prefix_of = bound.prefix if bound else common_prefix(fitting)
         return self._scored(answerer, prefix_of, fitting, unread, progress)
 
@@ -447,11 +439,18 @@ class Detector:
         found: dict[int, Scored],
         progress: Progress | None,
     ) -> list[Scored]:
-        """Score the tasks, add them to the scores `found` already; all by number of their task."""
+        """Score the tasks, add them to the scores `found` already; all by number of their task.
+
+        Of tasks with one number the answer with the highest mean log-probability counts.
+        """
         progress = progress or Quiet()
         progress.start("scores", len(tasks))
+        likelihood: dict[int, float] = {}
         for batch, scored in self.read(answerer, prefix_of, tasks):
-            found |= dict(zip(batch.numbers, scored, strict=True))
+            for number, one, score in zip(batch.numbers, batch.answers, scored, strict=True):
+                mean = float(np.mean(one.answer.log_probs or (np.nan,)))
+                if number not in likelihood or mean > likelihood[number]:
+                    found[number], likelihood[number] = score, mean
             progress.advance(len(scored))
         return [found[number] for number in sorted(found)]
 
@@ -556,7 +555,7 @@ def _with_sentences(one: LocatedAnswer, entities: Sequence[ScoredSpan]) -> tuple
             if entity.sentence == sentence
         ]
         start, stop = sentence
-        text, worst = one.answer.text[start:stop], max(found, key=lambda span: span.weight)
+        text, worst = one.text[start:stop], max(found, key=lambda span: span.weight)
         spans += [replace(worst, start=start, end=stop, text=text, kind="sentence"), *found]
     return tuple(spans)
 

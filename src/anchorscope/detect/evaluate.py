@@ -133,7 +133,6 @@ def score_rows(method: Method, name: str, held: Material) -> pd.DataFrame:
             "id": held.ids,
             "z": held.z,
             "entity": held.entities,
-            "surface": held.surfaces,
             # Fits on different folds are put on one scale; a score without a fit has one already.
             "score": method.calibration_.evidence(raw) if method.learns else raw,
             "probability": method.calibration_.probability(raw),

@@ -17,7 +17,7 @@ from anchorscope.errors import UserError
 from anchorscope.probes.folds import MIN_PER_CLASS, entity_folds, random_folds
 from anchorscope.records import Sample
 from anchorscope.run_folder.states import StateBank, require_whole_states
-from anchorscope.run_folder.view import RunView, records
+from anchorscope.run_folder.view import RunView
 
 INNER_FOLDS = 3
 PEER = "peer"  # the states of a second model over the same questions
@@ -51,7 +51,6 @@ class Text:
     p_true: float = np.nan
     entropies: tuple[float, ...] = ()  # of each answer token's distribution; none: not kept
     sampled: SampledAnswers | None = None  # other answers to the question
-    surface: str = ""  # the form it was rewritten in; "" as the model wrote it
 
 
 class Arrays:
@@ -103,11 +102,6 @@ class Material:
     @property
     def entities(self) -> tuple[str, ...]:
         return tuple(text.entity for text in self.texts)
-
-    @cached_property
-    def surfaces(self) -> np.ndarray:
-        """The surface of each answer, [question]; "" as the model wrote it."""
-        return np.array([text.surface for text in self.texts], dtype=object)
 
     def has(self, states: str) -> bool:
         """Whether there are states of this intervention, or of a peer."""
@@ -258,37 +252,6 @@ def from_run(run: RunView, dataset: str, *, seed: int = 0, limit: int | None = N
         rows=np.arange(len(used)),
         seed=seed,
     )
-
-
-def surfaces_of(run: RunView, material: Material) -> Material | None:
-    """The answers of a material in other surface forms; None if the run has none of them."""
-    parts, place = [], {text.id: n for n, text in enumerate(material.texts)}
-    answers: dict[str, dict[str, list[dict]]] = {}  # by surface and id: a row for each token
-    for row in records(run.surfaces):
-        if row["id"] in place:
-            answers.setdefault(row["surface"], {}).setdefault(row["id"], []).append(row)
-    for surface, own in answers.items():
-        numbers = np.array([place[id] for id in own])
-        texts = tuple(
-            replace(
-                material.texts[n],
-                id=f"{id}#{surface}",
-                answer=str(tokens[0]["text"]),
-                log_probs=tuple(row["log_prob"] for row in tokens),
-                exact_answer=tuple(n for n, row in enumerate(tokens) if row["exact"]),
-                first_entropy=float(tokens[0]["first_entropy"]),
-                entropies=(),
-                p_true=np.nan,
-                surface=surface,
-            )
-            for n, (id, tokens) in zip(numbers, own.items(), strict=True)
-        )
-        bank = StateBank(run.path, list(own), {"clean": f"surface-{surface}"})
-        rows = np.arange(len(texts))
-        parts.append(
-            replace(material, texts=texts, z=material.z[numbers], bank=bank, rows=rows, memo={})
-        )
-    return join(parts) if parts else None
 
 
 def balanced(samples: list[Sample], limit: int, seed: int) -> list[Sample]:

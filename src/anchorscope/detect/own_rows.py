@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anchorscope.answers.generate import Answerer
-from anchorscope.detect.prompts import Exchange, common_prefix, task_of, too_long
+from anchorscope.detect.prompts import Exchange, common_prefix, tasks_of, too_long
 from anchorscope.detect.read_answers import read_answers
 from anchorscope.detect.rows import exchange_of, is_right
 from anchorscope.models import Model
@@ -47,8 +47,9 @@ def read_rows(
 ) -> None:
     """Read and store one shard of own rows; rows without an entity are not usable."""
     tasks = [
-        task_of(model, None, exchange, place, every=False)
+        task
         for place, (exchange, _) in enumerate(given)
+        for task in tasks_of(model, None, exchange, place, every=False)
     ]
     reasons = [
         too_long(model, task.question, len(task.prompt_ids), len(task.answer_ids)) for task in tasks

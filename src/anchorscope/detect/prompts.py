@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from anchorscope.answers.generate import Answerer
+from anchorscope.detect.answer_parts import single_entity
 from anchorscope.detect.read_answers import PrefixOf, Task
 from anchorscope.engine.decode import Prefix, read_prefix, shared_prefix
 from anchorscope.engine.lease import Lease
@@ -114,7 +115,7 @@ class Bound:
     def checked_prompt(self, question: str, room: int | None = None) -> Prompt:
         """The tokenised prompt of a question; a UserError if the question is empty or too long.
 
-        `room` is the number of tokens of a given answer, by default the most that are generated.
+        `room` is the number of tokens that may follow, by default the most that are generated.
         """
         if not question.strip():
             raise UserError(f"The question {question!r} is empty. Give the text of a question.")
@@ -128,10 +129,6 @@ class Bound:
         if reason := too_long(self.model, question, len(prompt.ids), follows):
             raise UserError(f"{reason}. Shorten it, or leave it out.")
         return prompt
-
-    def answer_tokens(self, question: str, answer: str) -> tuple[int, ...]:
-        """The tokens of an answer that follows the prompt."""
-        return answer_tokens(self.model.tokenizer, self.pieces(question), answer)[1]
 
     def prefix(self, lease: Lease) -> Prefix:
         """The cached keys and values of the tokens in front of every question, computed once."""
@@ -216,10 +213,14 @@ def check_made_for(made: Mapping[str, Any], model: Model) -> None:
 # --- Exchanges as tokens ---
 
 
-def task_of(
+def tasks_of(
     model: Model, bound: Bound | None, exchange: Exchange, number: int, *, every: bool = True
-) -> Task:
-    """Tokenise an exchange; `bound` is the detector's prompt for questions, if it has one."""
+) -> list[Task]:
+    """Tokenise an exchange; `bound` is the prompt of a detector of questions, if it is one.
+
+    For such a detector a given answer with one entity is read as that entity: a task for each of
+    its spellings.
+    """
     question, special, answer = exchange.question, False, exchange.answer
     if bound is not None and len(exchange.messages) == 1:
         question = exchange.asked
@@ -233,19 +234,22 @@ def task_of(
         )
     else:
         pieces = bound.pieces(question)
-    prompt_ids, ids = answer_tokens(model.tokenizer, pieces, answer or "", special=special)
-    return Task(
-        number=number,
-        question=question,
-        prompt_ids=prompt_ids,
-        answer=None if answer is None else answer.strip(),
-        answer_ids=() if answer is None else ids,
-        every=every,
-    )
+    single, texts = None, [None if answer is None else answer.strip()]
+    if bound is not None and texts[0]:
+        single = single_entity(texts[0], question=question, every=every)
+        texts = texts if single is None else single.spellings
+    tasks = []
+    for text in texts:
+        prompt_ids, ids = _tokens(model.tokenizer, pieces, text or "", special=special)
+        tasks.append(
+            Task(number=number, question=question, prompt_ids=prompt_ids, answer=text,
+                 answer_ids=() if text is None else ids, every=every, single=single)
+        )  # fmt: skip
+    return tasks
 
 
-def answer_tokens(
-    tokenizer: Any, pieces: Sequence[PromptPart], answer: str, *, special: bool = False
+def _tokens(
+    tokenizer: Any, pieces: Sequence[PromptPart], answer: str, *, special: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The tokens of a prompt, and of the answer that follows it."""
     text = "".join(piece.text for piece in pieces)

@@ -12,7 +12,13 @@ import torch
 from torch import Tensor
 
 from anchorscope.answers.generate import Answerer
-from anchorscope.detect.answer_parts import LocatedAnswer, locate_answer, unknown_answer
+from anchorscope.detect.answer_parts import (
+    LocatedAnswer,
+    SingleEntity,
+    locate_answer,
+    locate_single,
+    unknown_answer,
+)
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.check import require_understood
 from anchorscope.engine.decode import (
@@ -54,6 +60,7 @@ class Task:
     answer: str | None = None
     answer_ids: tuple[int, ...] = ()
     every: bool = False  # read every entity, not only the one that a run reads
+    single: SingleEntity | None = None  # what `answer` is read for
 
 
 def read_answers(
@@ -202,7 +209,9 @@ def _write(
     listener = None if on_token is None else numbered
     done = answerer.answer(lease, prefix, ids, prompts, on_token=listener)
     answers = [
-        replace(locate_answer(answerer.model, task.question, answer, every=task.every), own=True)
+        replace(
+            locate_answer(answerer.model, task.question, answer, every=task.every), as_trained=True
+        )
         for task, answer in zip(batch, done.answers, strict=True)
     ]
     places = [(n, entity.tokens[-1]) for n, one in enumerate(answers) for entity in one.entities]
@@ -214,15 +223,14 @@ def _read(
     lease: Lease, prefix: Prefix, batch: Sequence[Task], token_log_probs: bool
 ) -> tuple[list[LocatedAnswer], Tensor]:
     """Read given answers, each token fed once; optionally with every token's log-probability."""
-    answers = [
-        locate_answer(
-            lease.model,
-            task.question,
-            unknown_answer(str(task.answer), task.answer_ids, task.number),
-            every=task.every,
-        )
-        for task in batch
-    ]
+
+    def located(task: Task) -> LocatedAnswer:
+        answer = unknown_answer(str(task.answer), task.answer_ids, task.number)
+        if task.single is not None:
+            return locate_single(task.single, lease.model, task.question, answer)
+        return locate_answer(lease.model, task.question, answer, every=task.every)
+
+    answers = [located(task) for task in batch]
     prompts = [task.prompt_ids for task in batch]
     grown = grow_trunk(lease, prefix, prompts, head=token_log_probs)
     first = None  # [answer, word]: a prompt's last token gives the answer's first token's logits

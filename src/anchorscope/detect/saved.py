@@ -38,7 +38,7 @@ from anchorscope.errors import CONTROLS, UserError, in_a_line, user_path
 from anchorscope.run_folder.disk import check_writable, refuse_unsafe, remove_partials, write_atomic
 from anchorscope.run_folder.manifest import Checked
 
-KIND, FORMAT = "anchorscope-detector", 3
+KIND, FORMAT = "anchorscope-detector", 4
 WEIGHTS, ABOUT, CARD = "detector.safetensors", "detector.json", "README.md"
 FILES = (WEIGHTS, ABOUT, CARD)
 MOST_BYTES = {ABOUT: 64 << 20, WEIGHTS: 4 << 30}
@@ -126,7 +126,6 @@ class Description(BaseModel):
     examples: Annotated[tuple[Example, ...], Field(max_length=100_000)]  # none: given prompts
     threshold: Share
     band: tuple[Share, Share] | None
-    forms: tuple[Annotated[str, Field(max_length=100)], ...] | None
     promise: Promise | None
     calibration: Platt | Isotonic
     calibrated_on: Annotated[str, Field(max_length=100_000)]

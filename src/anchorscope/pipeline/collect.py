@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope.config import Config
-from anchorscope.detect.extra_answers import draw_answers, read_surfaces
+from anchorscope.detect.extra_answers import draw_answers
 from anchorscope.detect.own_rows import questions_of, read_rows
 from anchorscope.detect.rows import rows_of_file
 from anchorscope.engine.interventions import Intervention
@@ -87,16 +87,6 @@ def _read(run: Run, model: Any) -> None:
     with open_reader(run, model) as reader:
         read_states(run, reader, collected_passes(run.config))
         read_pieces(run, reader, COLLECTED)
-    if run.config.rank is None:
-        shards = [stored_answers(run.store, number) for number in range(count_answers(run.store))]
-        with run.stage("surfaces"), threads_of_run(run.config, run.store.info):
-            read_surfaces(
-                load(run, model, again=True),
-                run.store,
-                shards,
-                max_tokens=run.config.max_tokens,
-                progress=run.progress,
-            )
 
 
 ROWS = 256  # rows of the user's that are read and stored together

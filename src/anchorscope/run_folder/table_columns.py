@@ -138,7 +138,6 @@ PATCHING_MORE = _names("floor")
 DONOR_MORE = _names("whole")
 P_TRUE_ROWS = _names("id p_true")
 SAMPLED_ROWS = _names("id number text log_prob tokens passes ms")
-SURFACE_ROWS = _names("id surface text token log_prob exact first_entropy")  # a row a token
 
 # Columns that hold text in every table that has them: a dataset called 'NA' is a name.
 TEXT = frozenset(

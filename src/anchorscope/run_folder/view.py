@@ -63,7 +63,6 @@ class RunView:
     saliency = _rows("saliency", table_columns.SALIENCY_ROWS)
     donors = _rows("donors", table_columns.DONOR_ROWS)  # of each patch
     sampled = _rows("sampled", table_columns.SAMPLED_ROWS)  # drawn answers to each question
-    surfaces = _rows("surfaces", table_columns.SURFACE_ROWS)  # the answers in other forms
     _p_true_rows = _rows("ptrue", table_columns.P_TRUE_ROWS)
 
     @classmethod

@@ -15,7 +15,7 @@ import torch
 
 from anchorscope.answers.generate import Answerer
 from anchorscope.detect.detector import Detector, RunningScore
-from anchorscope.detect.prompts import Bound, Exchange, check_made_for, common_prefix, task_of
+from anchorscope.detect.prompts import Bound, Exchange, check_made_for, common_prefix, tasks_of
 from anchorscope.detect.read_answers import Task, fitting, on_host
 from anchorscope.detect.scored import Scored
 from anchorscope.engine.batches import Budget, in_batches
@@ -83,7 +83,7 @@ class Served:
     def check(self, ask: Ask) -> None:
         """Raise an ApiError if a prompt is invalid, or leaves no room for its answer."""
         try:
-            prompt = len(task_of(self.model, self._bound, ask.exchange, 0).prompt_ids)
+            prompt = len(tasks_of(self.model, self._bound, ask.exchange, 0)[0].prompt_ids)
         except UserError as error:
             raise ApiError(400, str(error), param="messages") from error
         window, limit = window_of(self.model), self._answerer.max_tokens
@@ -123,10 +123,11 @@ class Served:
 
         In an answer to a question only one entity is read, as when the detector was evaluated.
         """
-        task, exchange = task_of(self.model, self._bound, ask.exchange, number), ask.exchange
+        exchange = replace(ask.exchange, answer=None)
         question = bool(exchange.question) or len(exchange.messages) == 1
         every = self._bound is None or not question
-        return replace(task, answer=None, answer_ids=(), every=every)
+        (task,) = tasks_of(self.model, self._bound, exchange, number, every=every)
+        return task
 
     def _write(self, greedy: Sequence[_Row], rows: Sequence[_Row]) -> None:
         """Generate greedy answers and score them by the states of the same pass."""

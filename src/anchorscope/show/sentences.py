@@ -72,7 +72,6 @@ def _with_ends(name: str, estimate: Estimate) -> dict[str, float]:
 def detector_sentences(detector: Detector) -> str:
     """Describe a trained detector's accuracy, threshold and promise in a few lines."""
     numbers, data = detector.evaluation, detector.trained_on
-    surfaces = [key.removeprefix("auroc ") for key in numbers if key.startswith("auroc ")]
     low, high = detector.band or (detector.threshold, detector.threshold)
     lines = [
         f"{detector.method.name}: AUROC {numbers['auroc']:.3f} [{numbers['auroc_low']:.3f}, "
@@ -84,11 +83,6 @@ def detector_sentences(detector: Detector) -> str:
         f"Draws {draws} answers beside each that it scores: as much again, {draws} times."
         if (draws := detector.method.samples_)
         else "",
-        *(
-            f"{name}: AUROC {numbers[f'auroc {name}']:.3f}, "
-            f"{numbers[f'right flagged {name}']:.0%} of the right ones above the threshold."
-            for name in surfaces
-        ),
         detector.caution,
     ]
     return "\n".join(line for line in lines if line)
