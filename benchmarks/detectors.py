@@ -1,11 +1,12 @@
-"""Test a detector trained on short answers on long ones whose truth is known.
+"""Test a detector on given answers whose truth is known: short ones in many forms, and long ones.
 
-    anchorscope detect collect --data atlas --limit 800 --out runs/atlas
-    anchorscope detect train runs/atlas --out detector
-    python benchmarks/detectors.py detector runs/atlas [--answers 60] [--facts 4]
+    anchorscope detect collect --data atlas --limit 800 --dtype float32 --out runs/atlas
+    anchorscope detect train runs/atlas --method combined --out detector
+    python benchmarks/detectors.py detector runs/atlas [--questions 200] [--answers 60] [--facts 4]
 
-Every answer is a paragraph of atlas facts about things that are not in the run. Each fact is wrong
-with probability 0.3: it then holds the answer to another question of the same kind.
+All are made of atlas facts about things that are not in the run. Of the short answers every second
+one is wrong. Every long answer is a paragraph of facts, each wrong with probability 0.3. A wrong
+fact holds the answer to another question of the same kind.
 """
 
 from __future__ import annotations
@@ -27,6 +28,15 @@ SENTENCES = {
     "continent": "{} is in {}.",
     "country": "{} is in {}.",
 }
+FORMS = (
+    "{}",
+    "{}.",
+    "**{}**",
+    "It is {}.",
+    "The answer is {}.",
+    "Sure! It is {}.",
+    '{{"answer": "{}"}}',
+)
 WRONG = 0.3
 ASKED = "Tell me a few facts about countries and cities."
 
@@ -52,17 +62,60 @@ def paragraphs(
             question = usable[number]
             value, wrong = question.answers[0], bool(rng.random() < WRONG)
             if wrong:
-                others = [
-                    q.answers[0]
-                    for q in usable
-                    if q.relation == question.relation and q.answers[0] not in question.answers
-                ]
-                value = str(rng.choice(others))
+                value = wrong_answer(question, usable, rng)
             sentence = SENTENCES[str(question.relation)].format(question.subjects[0], value)
             text += (" " if text else "") + sentence
             places.append((len(text) - 1 - len(value), len(text) - 1, wrong))
         made.append(Paragraph(text, tuple(places)))
     return made
+
+
+def wrong_answer(question: Question, others: Sequence[Question], rng: np.random.Generator) -> str:
+    """Draw the answer to another question of the same kind."""
+    same_kind = [
+        q.answers[0]
+        for q in others
+        if q.relation == question.relation and q.answers[0] not in question.answers
+    ]
+    return str(rng.choice(same_kind))
+
+
+def table_of_forms(
+    detector: anc.Detector,
+    model: anc.Model,
+    questions: Sequence[Question],
+    count: int,
+    *,
+    dataset: str,
+    seed: int = 0,
+) -> list[str]:
+    """Score short answers in each form: AUROC, and the outcomes of right and of wrong ones."""
+    rng = np.random.default_rng(seed)
+    usable = [q for q in questions if q.relation in SENTENCES]
+    drawn = [usable[n] for n in rng.choice(len(usable), min(count, len(usable)), replace=False)]
+    wrong = np.arange(len(drawn)) % 2
+    values = [
+        wrong_answer(question, usable, rng) if z else question.answers[0]
+        for question, z in zip(drawn, wrong, strict=True)
+    ]
+    forms = {form.format("X"): [form.format(value) for value in values] for form in FORMS}
+    forms["lower case"] = [value.lower() for value in values]
+    lines = [f"{len(drawn)} short answers, every second one wrong"]
+    for name, answers in forms.items():
+        texts = [question.text for question in drawn]
+        scored = detector.score(model, texts, answer=answers, dataset=dataset)
+        p = np.array([one.probability for one in scored])
+        outcome = np.array([one.outcome for one in scored])
+        counts = [
+            f"of {np.sum(wrong == z)} {word} "
+            + ", ".join(
+                f"{np.sum(outcome[wrong == z] == kind)} {kind}"
+                for kind in ("right", "wrong", "cannot say", "no answer")
+            )
+            for z, word in ((0, "right"), (1, "wrong"))
+        ]
+        lines.append(f"{name:22} AUROC {auroc(wrong, p):.3f}; {'; '.join(counts)}")
+    return lines
 
 
 def summary(long: Sequence[Paragraph], scored: Sequence[Scored]) -> list[str]:
@@ -93,6 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("detector")
     parser.add_argument("run")
+    parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--answers", type=int, default=60)
     parser.add_argument("--facts", type=int, default=4)
     options = parser.parse_args()
@@ -101,6 +155,8 @@ def main() -> None:
     run = anc.RunView.open(options.run, collected_ok=True)
     entities_asked = {sample.question.entity.casefold() for sample in run.answers}
     unseen = [q for q in anc.load_questions("atlas") if q.entity.casefold() not in entities_asked]
+    forms = table_of_forms(detector, model, unseen, options.questions, dataset="atlas")
+    print("\n".join(forms), flush=True)
     long = paragraphs(unseen, options.answers, facts=options.facts)
     exchanges = [anc.Exchange(question=ASKED, answer=paragraph.text) for paragraph in long]
     print("\n".join(summary(long, detector.score_answers(model, exchanges))))
