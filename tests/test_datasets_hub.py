@@ -17,61 +17,8 @@ from anchorscope.datasets.hub import from_hub, read_address
 from anchorscope.errors import UserError
 from anchorscope.records import Question
 
-POPQA_ROW = {  # some of the columns that are not read are left out, here and below
-    "id": 4222362,
-    "subj": "George Rankin",
-    "prop": "occupation",
-    "obj": "politician",
-    "s_aliases": '["George James Rankin"]',
-    "s_pop": 142,
-    "o_pop": 25692,
-    "question": "What is George Rankin's occupation?",
-    "possible_answers": '["politician", "political leader"]',
-}
-TRIVIAQA_ANSWER = {
-    "aliases": ["Sunset Blvd", "Sunset Boulevard"],
-    "normalized_aliases": ["sunset blvd", "sunset boulevard"],
-    "value": "Sunset Boulevard",
-}
-TRIVIAQA_ROW = {
-    "question": "Which Lloyd Webber musical premiered in the US on 10th December 1993?",
-    "question_id": "tc_33",
-    "question_source": "http://www.triviacountry.com/",
-    "answer": TRIVIAQA_ANSWER,
-}
-TRIVIAQA_FILE = {
-    "Data": [
-        {
-            "Answer": {
-                "Aliases": ["Sunset Blvd", "Sunset Boulevard"],
-                "NormalizedAliases": ["sunset blvd", "sunset boulevard"],
-                "Value": "Sunset Boulevard",
-            },
-            "Question": TRIVIAQA_ROW["question"],
-            "QuestionId": "tc_33",
-        }
-    ],
-    "Domain": "unfiltered",
-}
-HOTPOTQA_ROW = {
-    "id": "5a8b57f25542995d1e6f1371",
-    "question": "Were Scott Derrickson and Ed Wood of the same nationality?",
-    "answer": "yes",
-    "type": "comparison",
-    "level": "hard",
-}
-HOTPOTQA_FILE = [
-    {
-        "_id": HOTPOTQA_ROW["id"],
-        **{key: HOTPOTQA_ROW[key] for key in ("question", "answer", "type", "level")},
-        "supporting_facts": [["Scott Derrickson", 0], ["Ed Wood", 0]],
-        "context": [["Ed Wood", ["Ed Wood is a film.", " It is from 1994."]]],
-    }
-]
-NQ_ROW = {
-    "question": "when was the last time anyone was on the moon",
-    "answer": ["14 December 1972 UTC", "December 1972"],
-}
+SEEN = json.loads(Path(__file__).with_name("cases").joinpath("hub_rows.json").read_text())
+ROWS_OF_THE_HUB, FILES = SEEN["rows of the hub"], SEEN["files of the authors"]
 POPQA = Question(
     id="popqa:test:4222362",
     dataset="popqa",
@@ -85,14 +32,14 @@ POPQA = Question(
 TRIVIAQA = Question(
     id="triviaqa:dev:tc_33",
     dataset="triviaqa",
-    text=TRIVIAQA_ROW["question"],
+    text=ROWS_OF_THE_HUB["triviaqa"]["question"],
     answers=("Sunset Boulevard", "Sunset Blvd"),
     entity="which lloyd webber musical premiered in the us on 10th december 1993",
 )
 HOTPOTQA = Question(
     id="hotpotqa:dev:5a8b57f25542995d1e6f1371",
     dataset="hotpotqa",
-    text=HOTPOTQA_ROW["question"],
+    text=ROWS_OF_THE_HUB["hotpotqa"]["question"],
     answers=("yes",),
     relation="comparison",
     entity="were scott derrickson and ed wood of the same nationality",
@@ -101,9 +48,9 @@ HOTPOTQA = Question(
 NQ = Question(
     id="nq:dev:01ed43cde16e08cb",  # a hash of the text: NQ-open has no ids
     dataset="nq",
-    text=NQ_ROW["question"],
+    text=ROWS_OF_THE_HUB["nq"]["question"],
     answers=("14 December 1972 UTC", "December 1972"),
-    entity=NQ_ROW["question"],
+    entity=ROWS_OF_THE_HUB["nq"]["question"],
 )
 
 
@@ -115,7 +62,9 @@ def loaded(path: Path) -> tuple[str, str, Question]:
 
 def test_popqa_as_its_authors_write_it(tmp_path: Path) -> None:
     path = tmp_path / "popQA.tsv"
-    path.write_text(pandas.DataFrame([POPQA_ROW]).to_csv(sep="\t", index=False), encoding="utf-8")
+    path.write_text(
+        pandas.DataFrame([ROWS_OF_THE_HUB["popqa"]]).to_csv(sep="\t", index=False), encoding="utf-8"
+    )
     assert '"[""politician""' in path.read_text()  # quotes doubled inside quotes
     expected = replace(POPQA, id="popqa:all:4222362")
     assert loaded(path) == ("popqa", "PopQA", expected)
@@ -123,15 +72,15 @@ def test_popqa_as_its_authors_write_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "expected"),
+    ("file", "expected"),
     [
-        ("unfiltered-web-dev.json", TRIVIAQA_FILE, ("triviaqa", "TriviaQA", TRIVIAQA)),
-        ("hotpot_dev_distractor_v1.json", HOTPOTQA_FILE, ("hotpotqa", "HotpotQA", HOTPOTQA)),
-        ("NQ-open.dev.jsonl", NQ_ROW, ("nq", "NQ", NQ)),
+        ("unfiltered-web-dev.json", ("triviaqa", "TriviaQA", TRIVIAQA)),
+        ("hotpot_dev_distractor_v1.json", ("hotpotqa", "HotpotQA", HOTPOTQA)),
+        ("NQ-open.dev.jsonl", ("nq", "NQ", NQ)),
     ],
 )
-def test_the_others_as_their_authors_write_them(tmp_path: Path, file, content, expected) -> None:
-    (tmp_path / file).write_text(json.dumps(content) + "\n")
+def test_the_others_as_their_authors_write_them(tmp_path: Path, file, expected) -> None:
+    (tmp_path / file).write_text(json.dumps(FILES[file]) + "\n")
     assert loaded(tmp_path / file) == expected
 
 
@@ -269,33 +218,21 @@ def test_mistakes_are_one_sentence(books: Path) -> None:
             load_questions(data, columns=columns)
 
 
-ASKED, GOLD = "Who got the prize?", "Michio Sugeno"
-READY = {
-    "simpleqa": {"metadata": "{'topic': 'x'}", "problem": ASKED, "answer": GOLD},
-    "simpleqa-verified": {
-        "original_index": 5, "problem": ASKED, "answer": GOLD, "topic": "Science", "urls": "u",
-    },
-    "webquestions": {"url": "u", "question": ASKED, "answers": [GOLD]},
-    "sciq": {"question": ASKED, "distractor1": "a", "correct_answer": GOLD, "support": "long"},
-}  # fmt: skip
-FIRST_FOUR = {
-    "popqa": (POPQA_ROW, POPQA),
-    "triviaqa": (TRIVIAQA_ROW, TRIVIAQA),
-    "hotpotqa": (HOTPOTQA_ROW, HOTPOTQA),
-    "nq": (NQ_ROW, NQ),
-}
+EXPECTED = {"popqa": POPQA, "triviaqa": TRIVIAQA, "hotpotqa": HOTPOTQA, "nq": NQ}
 
 
-@pytest.mark.parametrize("name", [*FIRST_FOUR, *READY])
+@pytest.mark.parametrize("name", ROWS_OF_THE_HUB)
 def test_the_sets_with_a_name_read_the_hubs_rows(name: str, tmp_path: Path) -> None:
     source = DATASETS[name]
     assert source.hub is not None
-    row, expected = FIRST_FOUR.get(name, (READY.get(name), None))
     config = source.hub.config or "default"
-    folder = hub_folder(tmp_path / "hub" / name, {config: {source.hub.split: [row]}})
+    folder = hub_folder(
+        tmp_path / "hub" / name, {config: {source.hub.split: [ROWS_OF_THE_HUB[name]]}}
+    )
     (draft,) = from_hub(source, replace(source.hub, path=str(folder)))
     assert draft is not None and draft.question.dataset == name
-    if expected is not None:
-        assert draft.question == expected
+    if name in EXPECTED:
+        assert draft.question == EXPECTED[name]
     else:
-        assert (draft.question.text, draft.question.answers) == (ASKED, (GOLD,))
+        asked = (draft.question.text, draft.question.answers)
+        assert asked == ("Who got the prize?", ("Michio Sugeno",))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from kit.cases import parts, read_cases
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as Decoder
 from tokenizers.models import BPE
@@ -49,44 +50,9 @@ def marked(text: str, spans: Sequence[Span]) -> list[str]:
     return [text[a:b] for a, b in spans]
 
 
-RULES = [
-    ("What is the capital of Canton of Lucerne?", ["Canton of Lucerne"]),
-    ("In what country is Nowa Wieś Reszelska?", ["Nowa Wieś Reszelska"]),
-    ("What is Kekko Fornarelli's occupation?", ["Kekko Fornarelli"]),
-    ("Who was the composer of The Dawning?", ["The Dawning"]),
-    ("Who was the composer of I Wish You Would?", ["I Wish You Would"]),
-    ("What genre is It?", ["It"]),
-    ("Who was the father of Ludwig van Beethoven?", ["Ludwig van Beethoven"]),
-    ("Where was Leonardo da Vinci born?", ["Leonardo da Vinci"]),
-    ("Who wrote The Lord of the Rings?", ["The Lord of the Rings"]),
-    ("Which American University is situated in Ithaca, New York?",
-     ["American University", "Ithaca", "New York"]),
-    ("On August 15th 1914, what did the SS Ancon do?", ["August 15th 1914", "SS Ancon"]),
-    ("In 2014 Russia closed branches of what global brand?", ["2014 Russia"]),
-    ("Who played 'Judge Dredd' in the 1995 film?", ["Judge Dredd", "1995"]),
-    ('The subject of the biography "Name Dropper" was born when?', ["Name Dropper"]),
-    ("Who sang “she's a woman” in 1964?", ["she's a woman", "1964"]),
-    ("David Huntsinger has worked with whom?", ["David Huntsinger"]),
-    ("Who was born first, Kiefer Sutherland or Christian Slater?",
-     ["Kiefer Sutherland", "Christian Slater"]),
-    ("Where does Tiko's Spanish club play?", ["Tiko's Spanish"]),
-    ("Who won Hell's Kitchen 2009?", ["Hell's Kitchen 2009"]),
-    ("Who wrote as J. R. R. Tolkien?", ["J. R. R. Tolkien"]),
-    ("Where is St. Louis?", ["St. Louis"]),
-    ("Who sang with Simon & Garfunkel?", ["Simon & Garfunkel"]),
-    ("Who makes the iPhone?", ["iPhone"]),
-    ("how many seasons of the bastard executioner are there", ["seasons", "bastard executioner"]),
-    ("who plays margot in legally blonde the musical", ["margot", "legally blonde", "musical"]),
-    ("how many episodes in season 6 downton abbey", ["episodes", "season 6 downton abbey"]),
-    ("when was the taj mahal built and completed", ["taj mahal built", "completed"]),
-    ("Where did he go?", []),
-    ("", []),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "names"), RULES)
-def test_rules(text: str, names: list[str]):
-    assert marked(text, rules_spans(text)) == names
+@pytest.mark.parametrize(("text", "names"), read_cases("rules"))
+def test_rules(text: str, names: str):
+    assert marked(text, rules_spans(text)) == parts(names)
 
 
 @pytest.mark.parametrize(
@@ -210,40 +176,12 @@ def test_agreement_against_counts_by_hand():
     assert np.isnan(two["identical"])
 
 
-ASKED_FOR = [
-    ("What country is Osaka in?", ["Osaka"], ["country"]),
-    ("What is John Mayne's occupation?", ["John Mayne"], ["occupation"]),
-    ("What is Spas-Demensk the capital of?", ["Spas-Demensk"], ["capital"]),
-    ("In what city was Bianca Guaccero born?", ["Bianca Guaccero"], ["city"]),
-    ("What sport does Tama play?", ["Tama"], ["sport"]),
-    ("Oslo is the capital of which country?", ["Oslo"], ["country"]),
-    ("What is the atomic number of zinc?", ["zinc"], ["atomic number"]),
-    ("Who wrote Emma?", ["Emma"], ["wrote"]),
-    ("When did the Berlin Wall fall?", ["Berlin Wall"], ["fall"]),
-    ("Where was Dench born?", ["Dench"], ["born"]),
-    ("The subject of “Name Dropper” was born when?", ["Name Dropper"], ["born"]),
-    ("What was the name of the land in Yellow Submarine?", ["Yellow Submarine"], ["land"]),
-    ("The arena where the Maineiacs played seats how many people?", ["Maineiacs"], ["people"]),
-    ("Are the Alps and the Andes both volcanic?", ["Alps", "Andes"], ["volcanic"]),
-    ("Which city is further north, Oslo or Rome?", ["Oslo", "Rome"], ["further north"]),
-    ("Which was published earlier, Emma or Heidi?", ["Emma", "Heidi"], ["published earlier"]),
-    ("Who died more recently, Ali or Foreman?", ["Ali", "Foreman"], ["died"]),
-    ("Which English opera features Nemo?", ["English", "Nemo"], ["opera features"]),
-    ("Where does the river Po end?", ["Po"], ["end"]),
-    ("Which Lloyd Webber musical premiered in 1993?", ["Lloyd Webber", "1993"],
-     ["musical premiered"]),
-    ("Where is Kanpur?", ["Kanpur"], []),
-    ("Where is Kanpur? Please tell me.", ["Kanpur"], []),
-    ("I would like to know: where is Kanpur?", ["Kanpur"], []),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "subjects", "named"), ASKED_FOR)
-def test_exact_question_is_subject_and_property(text: str, subjects: list[str], named: list[str]):
-    [found] = find_spans([ask(text, *subjects)], finder="given")
-    assert marked(text, found.subject_spans) == subjects
-    assert marked(text, found.property_spans) == named
-    assert sorted(marked(text, found.spans)) == sorted([*subjects, *named])
+@pytest.mark.parametrize(("text", "subjects", "named"), read_cases("exact_question"))
+def test_exact_question_is_subject_and_property(text: str, subjects: str, named: str):
+    [found] = find_spans([ask(text, *parts(subjects))], finder="given")
+    assert marked(text, found.subject_spans) == parts(subjects)
+    assert marked(text, found.property_spans) == parts(named)
+    assert sorted(marked(text, found.spans)) == sorted([*parts(subjects), *parts(named)])
 
 
 def test_every_finder_marks_the_property():
@@ -338,65 +276,7 @@ def test_the_property_is_not_what_a_question_is_about():
 # --- The entity of an answer ---
 
 
-CAPITAL = "What is the capital of France?"
-BORN = "Who was born first, Kiefer Sutherland or Christian Slater?"
-
-CASES = [
-    # bare answers
-    ("Paris", "", "Paris"),
-    ("  Paris. ", "", "Paris"),
-    ("The Beatles.", "", "Beatles"),
-    ('"Hamlet"', "", "Hamlet"),
-    ("Paris, France", "", "Paris"),
-    ("The Eiffel Tower (Paris)", "", "Eiffel Tower"),
-    ("December 14, 1972", "", "December 14, 1972"),
-    ("1,000", "", "1,000"),
-    ("in 1972", "", "1972"),
-    ("In the Netherlands", "", "Netherlands"),
-    ("F. Scott Fitzgerald", "", "F. Scott Fitzgerald"),
-    ("No Country for Old Men", "", "No Country for Old Men"),
-    ("The World Is Not Enough", "", "World Is Not Enough"),
-    ("A", "", "A"),
-    ("東京。", "", "東京"),
-    ("🇫🇷", "", "🇫🇷"),
-    ("St. Louis. It is a city in Missouri.", "", "St. Louis"),
-    # yes and no
-    ("Yes, they are both American", "", "Yes"),
-    ("No.", "", "No"),
-    ("yes they are", "Are they both American?", "yes"),
-    # abstentions
-    ("I don't know.", CAPITAL, "I don't know"),
-    ("It is not known where he was born.", "", "It is not known where he was born"),
-    # sentences
-    ("Kanpur is a city in India.", "", "India"),
-    ("Kanpur is a city in India.", "In what country is Kanpur?", "India"),
-    ("Kanpur is located in India.", "In what country is Kanpur?", "India"),
-    ("It's a city in Peru", "Where is Cusco?", "Peru"),
-    ("The capital of France is Paris.", "", "Paris"),
-    ("The capital of France is Paris.", CAPITAL, "Paris"),
-    ("Paris is the capital of France.", CAPITAL, "Paris"),
-    ("It was written by William Shakespeare in 1599", "", "William Shakespeare"),
-    ("William Shakespeare wrote Hamlet.", "Who wrote Hamlet?", "William Shakespeare"),
-    ("Kiefer Sutherland was born first.", BORN, "Kiefer Sutherland"),
-    ("He is an American actor.", "What is Tom Hanks's occupation?", "American actor"),
-    ("He was an actor from Ohio.", "What is Tom Hanks's occupation?", "actor from Ohio"),
-    ("The currency of Japan is the yen.", "What is the currency of Japan?", "yen"),
-    ("The composer is a legend named Al Bianchi.", "Who was the composer of Ran?", "Al Bianchi"),
-    ("The month is called Ramadan, a holy month.", "what is the month of fasting", "Ramadan"),
-    ("It is located in the state of New Zealand.", "In what country is it?", "New Zealand"),
-    ("He was born in the city of Manchester, in 1849.", "In what city was he born?", "Manchester"),
-    ("He is a chef who cooks.", "What is his occupation?", "chef"),
-    ("It was built by Enrico Fermi during the war", "", "Enrico Fermi"),
-    ("It is approximately 640 acres.", "How large is it?", "640 acres"),
-    ("The Man Who Would Be King", "", "Man Who Would Be King"),
-    # the question repeated first
-    ("What is the capital of France? Paris", CAPITAL, "Paris"),
-    ("Oxford University Press", "Which Oxford house is a Press?", "Oxford University Press"),
-    ("Christian Slater", BORN, "Christian Slater"),
-]
-
-
-@pytest.mark.parametrize(("answer", "question", "entity"), CASES)
+@pytest.mark.parametrize(("answer", "question", "entity"), read_cases("answer_entity"))
 def test_the_span_is_the_entity(answer: str, question: str, entity: str):
     span = answer_span(answer, question=question)
     assert span is not None
