@@ -1,24 +1,32 @@
-"""Test a detector on given answers whose truth is known: short ones in many forms, and long ones.
+"""Test a detector on given answers whose truth is known, and on questions far from its own.
 
     anchorscope detect collect --data atlas --limit 800 --dtype float32 --out runs/atlas
     anchorscope detect train runs/atlas --method combined --out detector
     python benchmarks/detectors.py detector runs/atlas [--questions 200] [--answers 60] [--facts 4]
 
-All are made of atlas facts about things that are not in the run. Of the short answers every second
-one is wrong. Every long answer is a paragraph of facts, each wrong with probability 0.3. A wrong
-fact holds the answer to another question of the same kind.
+Answers are made of atlas facts about things that are not in the run. Of the short ones, in several
+forms, every second one is wrong. Every long one is a paragraph of facts, each wrong with
+probability 0.3. A wrong fact holds the answer to another question of the same kind.
+
+The 30 questions of everyday.txt are of other kinds than any training question; no outcome should be
+firm, before the answer or after it.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 import anchorscope as anc
+from anchorscope.answers.judge import judge
+from anchorscope.detect.detector import Detector
 from anchorscope.detect.scored import Scored
+from anchorscope.models import Model
 from anchorscope.records import Question
 from anchorscope.stats.ranking import auroc
 
@@ -81,15 +89,18 @@ def wrong_answer(question: Question, others: Sequence[Question], rng: np.random.
 
 
 def table_of_forms(
-    detector: anc.Detector,
-    model: anc.Model,
+    detector: Detector,
+    model: Model,
     questions: Sequence[Question],
     count: int,
     *,
     dataset: str,
     seed: int = 0,
 ) -> list[str]:
-    """Score short answers in each form: AUROC, and the outcomes of right and of wrong ones."""
+    """Score short answers in each form: AUROC, and the outcomes of right and of wrong ones.
+
+    Of all questions, and of those that the model answers right itself.
+    """
     rng = np.random.default_rng(seed)
     usable = [q for q in questions if q.relation in SENTENCES]
     drawn = [usable[n] for n in rng.choice(len(usable), min(count, len(usable)), replace=False)]
@@ -100,21 +111,27 @@ def table_of_forms(
     ]
     forms = {form.format("X"): [form.format(value) for value in values] for form in FORMS}
     forms["lower case"] = [value.lower() for value in values]
-    lines = [f"{len(drawn)} short answers, every second one wrong"]
+    texts = [question.text for question in drawn]
+    own = detector.score(model, texts, dataset=dataset)
+    known = np.array(
+        [judge(one.answer, q.answers) == "right" for one, q in zip(own, drawn, strict=True)]
+    )
+    lines = [f"{len(drawn)} questions; {known.sum()} of them the model answers right itself"]
     for name, answers in forms.items():
-        texts = [question.text for question in drawn]
         scored = detector.score(model, texts, answer=answers, dataset=dataset)
         p = np.array([one.probability for one in scored])
         outcome = np.array([one.outcome for one in scored])
-        counts = [
-            f"of {np.sum(wrong == z)} {word} "
-            + ", ".join(
-                f"{np.sum(outcome[wrong == z] == kind)} {kind}"
-                for kind in ("right", "wrong", "cannot say", "no answer")
-            )
-            for z, word in ((0, "right"), (1, "wrong"))
-        ]
-        lines.append(f"{name:22} AUROC {auroc(wrong, p):.3f}; {'; '.join(counts)}")
+        for group, mask in (("all", np.ones(len(drawn), bool)), ("known", known)):
+            counts = [
+                f"{np.sum(mask & (wrong == z))} {word}: "
+                + ", ".join(
+                    f"{np.sum(outcome[mask & (wrong == z)] == kind)} {kind}"
+                    for kind in ("right", "wrong", "cannot say", "no answer")
+                )
+                for z, word in ((0, "right"), (1, "wrong"))
+            ]
+            area = auroc(wrong[mask], p[mask])
+            lines.append(f"{name:18} {group:5} AUROC {area:.3f}; {'; '.join(counts)}")
     return lines
 
 
@@ -157,6 +174,10 @@ def main() -> None:
     unseen = [q for q in anc.load_questions("atlas") if q.entity.casefold() not in entities_asked]
     forms = table_of_forms(detector, model, unseen, options.questions, dataset="atlas")
     print("\n".join(forms), flush=True)
+    everyday = (Path(__file__).parent / "everyday.txt").read_text(encoding="utf-8").splitlines()
+    for when, ask in (("before", detector.warn), ("after", detector.score)):
+        outcomes = Counter(one.outcome for one in ask(model, everyday, dataset="atlas"))
+        print(f"everyday questions, {when} the answer: {dict(outcomes)}", flush=True)
     long = paragraphs(unseen, options.answers, facts=options.facts)
     exchanges = [anc.Exchange(question=ASKED, answer=paragraph.text) for paragraph in long]
     print("\n".join(summary(long, detector.score_answers(model, exchanges))))

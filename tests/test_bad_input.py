@@ -15,7 +15,7 @@ from anchorscope.answers.judge import judge
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions
 from anchorscope.detect.detector import Detector
-from anchorscope.detect.prompts import Example, bind_prompts
+from anchorscope.detect.prompts import Example, Exchange, bind_prompts, tasks_of
 from anchorscope.detect.saved import Stored, read_folder, write_folder
 from anchorscope.errors import UserError, user_path
 from anchorscope.models import load_model
@@ -74,8 +74,9 @@ def test_a_detector_finds_its_frame_around_a_question_that_the_frame_holds(tiny_
     examples = [Example(question="A", prompt_ids=ids), Example(question="Who?", prompt_ids=other)]
     bound = bind_prompts(tiny_llama, examples, finder="auto", max_tokens=4)
     assert bound is not None and (bound.before, bound.after) == ("Q: ", "\nA:")
-    tokens = bound.answer_tokens("Who?", "x<end>y")  # `<end>` ends this tokenizer's texts
-    assert tiny_llama.tokenizer.eos_token_id not in tokens
+    exchange = Exchange(question="Who?", answer="x<end>y")  # `<end>` ends this tokenizer's texts
+    for task in tasks_of(tiny_llama, bound, exchange, 0):
+        assert tiny_llama.tokenizer.eos_token_id not in task.answer_ids
 
 
 @pytest.mark.parametrize(

@@ -59,3 +59,12 @@ def test_an_answer_with_several_entities_has_no_single_one():
     first = single_entity("Paris. It is Rome.", question=ASKED, every=False)
     assert first is not None and first.spellings == ("Paris",)
     assert single_entity("I don't know.", question=ASKED, every=True) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["It was not written by Bacon.", "I don't think it is Paris.", "-3.5", "I am not sure. Paris."],
+)
+def test_an_entity_that_the_answer_does_not_claim_is_not_read_alone(text):
+    assert answer_parts(text, question="Who wrote Hamlet?")
+    assert single_entity(text, question="Who wrote Hamlet?", every=True) is None

@@ -220,6 +220,8 @@ def test_every_form_of_an_answer_is_scored_as_its_entity_alone(tiny_llama):
     detector = make(tiny_llama, "combined", weights=[0.5, 2.0, -1.0], range=[0.5, 8.0])
     forms = ["Paris", "Paris.", "**Paris**", "It is Paris.", '{"answer": "Paris"}', "Sure! Paris."]
     bare, *others = detector.score(tiny_llama, [QUESTIONS[0]] * len(forms), answer=forms)
+    denied = detector.score(tiny_llama, QUESTIONS[0], answer="It was not written by Bacon.")
+    assert (denied.answer_entity, denied.outcome) == ("Bacon", "cannot say")
     assert bare.outcome in ("right", "wrong")
     exchanges = [Exchange(question=QUESTIONS[0], answer=form) for form in forms]
     for text, one in zip(

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from anchorscope.answers.generate import answer_offsets
-from anchorscope.answers.judge import is_abstention
+from anchorscope.answers.judge import is_abstention, judge
 from anchorscope.models import Model
 from anchorscope.records import Answer, Span
 from anchorscope.spans.answer import ABBREVIATION, COPULA, SENTENCE_END, answer_span
@@ -123,12 +123,19 @@ def locate_answer(
 
 
 def single_entity(text: str, *, question: str, every: bool) -> SingleEntity | None:
-    """The entity of a given answer; None if there is none, or with `every` more than one."""
+    """The entity of a given answer; None if there is none, or with `every` more than one.
+
+    None too where the answer does not claim it: the judge, with the entity as the gold answer, does
+    not call it right ("It was not written by Bacon", "-3.5" whose entity is 3.5).
+    """
     parts = answer_parts(text, question=question, every=every)
     found = [(sentence, span) for sentence, spans in parts for span in spans]
     if len(found) != 1:
         return None
-    return SingleEntity(answer=text, sentence=found[0][0], span=found[0][1])
+    sentence, span = found[0]
+    if judge(text, [text[span.start : span.stop]], question=question) != "right":
+        return None
+    return SingleEntity(answer=text, sentence=sentence, span=span)
 
 
 def locate_single(
@@ -138,7 +145,11 @@ def locate_single(
     tokens = tokens_of([Span(0, len(answer.text))], answer_offsets(model, answer))
     found = Entity(span=entity.span, tokens=tokens, sentence=entity.sentence)
     return LocatedAnswer(
-        question=question, answer=answer, entities=(found,), text=entity.answer, as_trained=True
+        question=question,
+        answer=answer,
+        entities=(found,) if tokens else (),  # a tokenizer may drop all of its characters
+        text=entity.answer,
+        as_trained=True,
     )
 
 

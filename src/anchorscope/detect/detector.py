@@ -60,8 +60,8 @@ from anchorscope.spans.characters import tokens_of
 
 WIDE = 0.1  # width of the AUROC interval beyond which a detector is unreliable
 _IN_PLACE = (
-    "the answer holds several entities, or words before its only one, and the detector learnt from "
-    "answers that are one entity"
+    "the answer holds several entities, or words that change what it says of its only one, and the "
+    "detector learnt from answers that are one entity"
 )
 
 
