@@ -11,9 +11,8 @@ from anchorscope import Model, load_model
 from anchorscope.answers.generate import Answered, Answerer
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import read_prefix, shared_prefix
-from anchorscope.engine.interventions import TokenPositions
+from anchorscope.engine.interventions import KNOCKOUT, TokenPositions
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.engine.read import read_rows, row_for
 
 

@@ -28,12 +28,11 @@ from kit.tiny import tiny_tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from anchorscope.engine import HALVED
-from anchorscope.engine.batches import Budget, bounds_of
+from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import check_model
 from anchorscope.engine.decode import grow_trunk, read_prefix
 from anchorscope.engine.interventions import Intervention, TokenPositions
-from anchorscope.engine.lease import Lease
-from anchorscope.engine.packs import distance
+from anchorscope.engine.lease import Lease, distance
 from anchorscope.engine.read import read_rows, row_for
 from anchorscope.models import Model, load_model
 
@@ -76,7 +75,7 @@ def built(config: LlamaConfig, device: str, dtype: torch.dtype) -> Any:
 
 def split(lm: Any, *, gpu: bool) -> Any:
     """Split a model as --device balanced does: about half on the GPU, the rest in main memory."""
-    from anchorscope.models.device import spread_out
+    from anchorscope.models.load import spread_out
 
     size = sum(p.numel() * p.element_size() for p in lm.parameters())
     half = size * 6 // 10
@@ -129,7 +128,7 @@ def memory_checks(config: LlamaConfig, *, gpu: bool) -> None:
             torch.cuda.reset_peak_memory_stats()
         _fill(model)
         peak = torch.cuda.max_memory_allocated() - before if gpu else 0
-        seen = f"peak {peak / GIB:.2f} GiB of {free / GIB:.2f} free, packs of {bounds_of(model)}"
+        seen = f"peak {peak / GIB:.2f} GiB of {free / GIB:.2f} free, packs of {Budget.of(model)}"
         check(f"a full shard, {free / GIB:.0f} GiB free", peak < 0.75 * free, seen)
         del others
         if gpu:

@@ -9,9 +9,8 @@ from kit.plain import plain_states
 from anchorscope.answers.prompted import common_prefix, prompts_of
 from anchorscope.datasets import load_questions
 from anchorscope.engine.decode import grow_trunk, read_prefix
-from anchorscope.engine.interventions import TokenPositions
+from anchorscope.engine.interventions import KNOCKOUT, TokenPositions
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import KNOCKOUT
 from anchorscope.engine.read import read_batch, row_for
 from anchorscope.models import load_model
 from anchorscope.spans.question import find_spans

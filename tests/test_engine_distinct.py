@@ -11,10 +11,16 @@ from kit.engine_samples import CLOSE, PREFIX, cut_of, engine_states
 from kit.plain import plain_states
 
 from anchorscope.engine.decode import grow_trunk, read_prefix
-from anchorscope.engine.interventions import Intervention, TokenPositions
+from anchorscope.engine.interventions import (
+    ANSWER_ONLY,
+    KNOCKOUT,
+    NEUTRAL,
+    QUESTION,
+    Intervention,
+    TokenPositions,
+)
 from anchorscope.engine.layout import Stretch, distinct_tokens
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT, NEUTRAL, QUESTION
 from anchorscope.engine.read import read_batch, row_for
 
 AT = len(PREFIX)

@@ -17,11 +17,10 @@ from anchorscope.engine.decode import (
     shared_prefix,
     write_answers,
 )
-from anchorscope.engine.interventions import Intervention
+from anchorscope.engine.interventions import ANSWER_ONLY, KNOCKOUT, NEUTRAL, QUESTION, Intervention
 from anchorscope.engine.kv_cache import GrowingCache
 from anchorscope.engine.layout import PAD, Edges, Layout
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT, NEUTRAL, QUESTION
 
 
 @pytest.mark.parametrize(("attention", "side"), [("eager", "left"), ("sdpa", "right")])

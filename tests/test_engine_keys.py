@@ -14,10 +14,15 @@ from kit.plain import eager_mass, plain_states
 
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.decode import grow_trunk, read_prefix
-from anchorscope.engine.interventions import Intervention, TokenPositions, keys_of
+from anchorscope.engine.interventions import (
+    KNOCKOUT,
+    NEUTRAL,
+    Intervention,
+    TokenPositions,
+    keys_of,
+)
 from anchorscope.engine.layout import UnsupportedModel, require_rule
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import KNOCKOUT, NEUTRAL
 from anchorscope.engine.read import first_changed, row_for, with_mass
 
 

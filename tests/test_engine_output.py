@@ -13,9 +13,17 @@ from kit.plain import plain_logits
 
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.decode import grow_trunk, read_prefix
-from anchorscope.engine.interventions import Intervention, keys_of
+from anchorscope.engine.interventions import (
+    ANSWER_ONLY,
+    CONTENT,
+    KNOCKOUT,
+    NEUTRAL,
+    QUESTION,
+    RETEST,
+    Intervention,
+    keys_of,
+)
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import ANSWER_ONLY, CONTENT, KNOCKOUT, NEUTRAL, QUESTION, RETEST
 from anchorscope.engine.read import read_rows_with_output, row_for, unchanged_row
 
 

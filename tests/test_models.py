@@ -11,7 +11,7 @@ from transformers import AutoModel, GPT2Config
 
 from anchorscope.errors import UserError
 from anchorscope.models import load, load_model
-from anchorscope.models.device import Choice, choose, cpu_has_bfloat16
+from anchorscope.models.load import Choice, choose, cpu_has_bfloat16
 from anchorscope.models.prompts import has_chat, make_prompt, stop_ids
 from anchorscope.records import Shot
 

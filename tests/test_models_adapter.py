@@ -13,8 +13,7 @@ from kit.tiny import tiny_lm, tiny_tokenizer
 from safetensors.torch import load_file, save_file
 
 from anchorscope.config import Config
-from anchorscope.engine.interventions import Intervention
-from anchorscope.engine.passes import KNOCKOUT
+from anchorscope.engine.interventions import KNOCKOUT, Intervention
 from anchorscope.errors import UserError
 from anchorscope.models import load_model
 from anchorscope.pipeline.request import command_of, resolve

@@ -16,7 +16,7 @@ from anchorscope.engine.interventions import Intervention
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.read import with_mass
 from anchorscope.models import load_model
-from anchorscope.models.device import read_spread, spread_out
+from anchorscope.models.load import read_spread, spread_out
 from anchorscope.run_folder.identity import weights_hash
 
 CUTS = {

@@ -18,7 +18,7 @@ from kit.rivers import HALF, anchorscope_in, main_in, stored_states
 from kit.tiny import tiny_tokenizer
 from safetensors import safe_open
 
-from anchorscope.answers import prompt_style
+from anchorscope.answers import generate
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,11 @@ def test_prompt_style_is_the_one_with_more_bare_answers(chat, text, style, tried
         measured.append(style)
         return shares[style][questions]
 
-    monkeypatch.setattr(prompt_style, "has_chat", lambda model: True)
-    monkeypatch.setattr(prompt_style, "_bare_share", share)
+    monkeypatch.setattr(generate, "has_chat", lambda model: True)
+    monkeypatch.setattr(generate, "_bare_share", share)
     lease: Any = SimpleNamespace(model=None)
     sets: Any = (0, 1)
-    settled = prompt_style.settle_style(lease, sets, wanted="auto", shots=4, max_tokens=16)
+    settled = generate.settle_style(lease, sets, wanted="auto", shots=4, max_tokens=16)
     assert settled.name == style
     assert list(dict.fromkeys(measured)) == tried
     assert (" as text" in settled.why) == ("text" in tried)

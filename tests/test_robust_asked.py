@@ -13,7 +13,7 @@ from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope.answers.prompted import WORDINGS, Rephrasing
 from anchorscope.config import Config
-from anchorscope.engine.passes import passes_of
+from anchorscope.engine.interventions import passes_of
 from anchorscope.models import Model, load_model
 from anchorscope.pipeline.executor import open_reader
 from anchorscope.pipeline.read_states import read_states

@@ -35,9 +35,9 @@ from anchorscope.spans.question import (
     given_spans,
     load_pipeline,
     read_reply,
+    rules_spans,
     spacy_spans,
 )
-from anchorscope.spans.rules import rules_spans
 
 # --- Finders ---
 

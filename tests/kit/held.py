@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from anchorscope.engine.check import check_model
-from anchorscope.engine.interventions import Intervention
-from anchorscope.engine.passes import KNOCKOUT, NEUTRAL, QUESTION
+from anchorscope.engine.interventions import KNOCKOUT, NEUTRAL, QUESTION, Intervention
 from anchorscope.models import Model
 from kit.engine_samples import PREFIX, SAMPLES, cut_of, engine_states
 from kit.plain_scores import Change, plain_scores

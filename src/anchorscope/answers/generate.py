@@ -1,11 +1,11 @@
-"""Generate the model's greedy answers, with their states, and sampled answers."""
+"""Generate a model's greedy and sampled answers, and choose the prompt style for them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,10 +21,13 @@ from anchorscope.engine.decode import (
     write_answers,
 )
 from anchorscope.engine.lease import Lease
+from anchorscope.errors import UserError
 from anchorscope.models import Model
-from anchorscope.models.prompts import PromptPart, stop_ids, tokenise
-from anchorscope.records import Answer, Span
+from anchorscope.models.prompts import PromptPart, has_chat, make_prompts, stop_ids, tokenise
+from anchorscope.records import Answer, QuestionSet, Span
+from anchorscope.spans.answer import answer_span
 
+_ROWS = 32  # lines that are written together
 _PIECE = 8  # the least number of tokens that are decoded together
 _TORN = "\ufffd"  # what a part of a character decodes to
 _BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
@@ -141,19 +144,81 @@ def _decoded_ends(tokenizer: Any, ids: Sequence[int]) -> list[int]:
     return ends
 
 
-def write_lines(
-    lease: Lease, prompts: Sequence[str], *, max_tokens: int, rows: int = 32
-) -> list[str]:
+def write_lines(lease: Lease, prompts: Sequence[str], *, max_tokens: int) -> list[str]:
     """Generate one line of text after each prompt, greedily."""
-    model = lease.model
-    answerer = Answerer(model, max_tokens=max_tokens)
-    coded = tokenise(
-        model.tokenizer, [[PromptPart(prompt, False)] for prompt in prompts], special=True
-    )
-    ids = [one.ids for one in coded]
-    prefix = read_prefix(lease, shared_prefix(ids, stop=min(map(len, ids)) - 1))
+    pieces = [[PromptPart(prompt, False)] for prompt in prompts]
+    coded = tokenise(lease.model.tokenizer, pieces, special=True)
+    return _lines_after(lease, [one.ids for one in coded], max_tokens=max_tokens)
+
+
+def _lines_after(lease: Lease, prompts: Sequence[tuple[int, ...]], *, max_tokens: int) -> list[str]:
+    """The line of text that the model writes after each prompt of tokens."""
+    answerer = Answerer(lease.model, max_tokens=max_tokens)
+    prefix = read_prefix(lease, shared_prefix(prompts, stop=min(map(len, prompts)) - 1))
     texts: list[str] = []
-    for start in range(0, len(ids), rows):
-        part = ids[start : start + rows]
+    for start in range(0, len(prompts), _ROWS):
+        part = prompts[start : start + _ROWS]
         texts += [a.text for a in answerer.answer(lease, prefix, [""] * len(part), part).answers]
     return texts
+
+
+# --- The prompt style that makes a model answer with the entity alone ---
+
+# An answer that restates the subject ("Kanpur is a city in ...") puts the question's tokens into
+# the answer, and the knockout can no longer tell the two apart.
+
+
+TRIED = 16  # questions of each set on which a prompt style is tried
+SLACK = 0.05  # chat turns may be this much worse: they are what an instructed model was made for
+
+
+class Style(NamedTuple):
+    """The prompt style of a run, and why it was chosen."""
+
+    name: str  # chat or text
+    why: str
+
+
+def settle_style(
+    lease: Lease, sets: Sequence[QuestionSet], *, wanted: str, shots: int, max_tokens: int
+) -> Style:
+    """Choose the prompt style; `auto` takes the one with more bare answers on a few questions."""
+    chats = has_chat(lease.model)
+    if wanted == "chat" and not chats:
+        raise UserError(
+            f"{lease.model.name} has no chat template, so the prompt style `chat` cannot be used. "
+            "Accepted for it: text, auto."
+        )
+    if wanted != "auto":
+        return Style(wanted, "as asked")
+    if not chats:
+        return Style("text", "the tokenizer has no chat template")
+
+    def share(style: str) -> float:
+        return min(_bare_share(lease, questions, style, shots, max_tokens) for questions in sets)
+
+    chat = share("chat")
+    why = f"of {TRIED} answers {chat:.0%} were bare as chat turns"
+    if chat == 1:  # nothing can be better
+        return Style("chat", why)
+    text = share("text")
+    return Style("chat" if chat >= text - SLACK else "text", f"{why}, {text:.0%} as text")
+
+
+def _bare_share(
+    lease: Lease, questions: QuestionSet, style: str, shots: int, max_tokens: int
+) -> float:
+    """Measure the share of bare answers to the first questions of a set in this prompt style."""
+    texts = [question.text for question in questions.questions[:TRIED]]
+    prompts = make_prompts(lease.model, texts, shots=questions.shots[:shots], style=style)
+    lines = _lines_after(lease, [p.ids for p in prompts], max_tokens=max_tokens)
+    bare = [is_bare(line, text) for line, text in zip(lines, texts, strict=True)]
+    return sum(bare) / len(bare)
+
+
+def is_bare(answer: str, question: str) -> bool:
+    """Whether an answer is its entity alone, apart from punctuation and an article."""
+    span = answer_span(answer, question=question)
+    return span is not None and len(answer.strip(" .!\"'")) - (span.stop - span.start) <= len(
+        "the "
+    )

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from anchorscope.answers.generate import Answered, answer_offsets
 from anchorscope.answers.judge import judge
 from anchorscope.datasets.text import digest
-from anchorscope.engine.blocks import Block
 from anchorscope.engine.decode import shared_prefix
-from anchorscope.engine.passes import CAUGHT, RETESTED
+from anchorscope.engine.interventions import CAUGHT, RETESTED
+from anchorscope.engine.read import Block
 from anchorscope.engine.transfer import HostCopy, to_device
 from anchorscope.errors import UserError
 from anchorscope.models import Model

@@ -65,7 +65,7 @@ def get(
     settings; qwen2.5-0.5b comes from the hub. Afterwards --model takes the name, and nothing needs
     a network.
     """
-    from anchorscope.models.fetch import fetch_weights
+    from anchorscope.models.locate import fetch_weights
 
     with Bar() as bar:
         file = fetch_weights(name, progress=bar)

@@ -23,7 +23,7 @@ from anchorscope.detect.inner_probes import (
 )
 from anchorscope.detect.material import Material
 from anchorscope.detect.method import Method
-from anchorscope.engine.passes import reweighted_name
+from anchorscope.engine.interventions import reweighted_name
 from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.probes.linear_probe import LinearProbe
 from anchorscope.stats.ranking import auroc

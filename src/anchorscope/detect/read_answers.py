@@ -29,8 +29,8 @@ from anchorscope.engine.decode import (
     grow_trunk,
     states_bytes,
 )
+from anchorscope.engine.interventions import CLEAN
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import CLEAN
 from anchorscope.engine.read import Row, lay_out
 from anchorscope.engine.transfer import to_host
 from anchorscope.models import Model

@@ -59,8 +59,21 @@ class Budget:
 
     @classmethod
     def of(cls, model: Model) -> Budget:
-        """The budget for a model on its device; the same in every process."""
-        return replace(bounds_of(model))
+        """The bounds that a model's run began with, or those of its device and shape.
+
+        The same in every process.
+        """
+        facts, half = facts_of(model.lm), model.dtype.itemsize == 2
+        if facts.bounds is not None:
+            bounds = facts.bounds
+        elif kind_of(model) == "cuda":
+            config = model.lm.config.get_text_config()
+            wide = 16 * config.hidden_size + 4 * (getattr(config, "intermediate_size", None) or 0)
+            scores = config.num_attention_heads * _KEYS_SEEN * _PER_SCORE
+            bounds = bounds_within(_room(model), scores + wide * model.dtype.itemsize)
+        else:
+            bounds = bounds_on_cpu(all_memory(), half=half)
+        return replace(bounds, tokens=min(facts.largest or bounds.tokens, bounds.tokens))
 
 
 @dataclass(frozen=True)
@@ -85,21 +98,6 @@ def facts_of(lm: nn.Module) -> ModelFacts:
 def set_facts(lm: nn.Module, facts: ModelFacts) -> None:
     """Store the measured limits of a model."""
     _FACTS[lm] = facts
-
-
-def bounds_of(model: Model) -> Budget:
-    """Batch bounds of a model: those its run began with, or those of its device and shape."""
-    facts, half = facts_of(model.lm), model.dtype.itemsize == 2
-    if facts.bounds is not None:
-        bounds = facts.bounds
-    elif kind_of(model) == "cuda":
-        config = model.lm.config.get_text_config()
-        wide = 16 * config.hidden_size + 4 * (getattr(config, "intermediate_size", None) or 0)
-        token = config.num_attention_heads * _KEYS_SEEN * _PER_SCORE + wide * model.dtype.itemsize
-        bounds = bounds_within(_room(model), token)
-    else:
-        bounds = bounds_on_cpu(all_memory(), half=half)
-    return replace(bounds, tokens=min(facts.largest or bounds.tokens, bounds.tokens))
 
 
 def bounds_on_cpu(memory: int, *, half: bool = False) -> Budget:

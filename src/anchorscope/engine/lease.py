@@ -6,7 +6,9 @@ import inspect
 import platform
 import sys
 import threading
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -22,13 +24,12 @@ from anchorscope.engine.attention import (
     WindowSlots,
     attention_named,
 )
-from anchorscope.engine.batches import facts_of
-from anchorscope.engine.kv_cache import KVCache
+from anchorscope.engine.batches import PackTooLong, facts_of, set_facts
+from anchorscope.engine.kv_cache import GrowingCache, KVCache
 from anchorscope.engine.layout import NAME, Layout, UnsupportedModel, first_position
-from anchorscope.engine.packs import require_proved
 from anchorscope.errors import UserError
 from anchorscope.models import Model
-from anchorscope.models.device import cpu_has_bfloat16
+from anchorscope.models.load import cpu_has_bfloat16
 from anchorscope.models.parts import rotary_switch, row_too_long
 
 _LOCKS: WeakKeyDictionary[nn.Module, threading.Lock] = WeakKeyDictionary()
@@ -129,7 +130,7 @@ class Lease:
         """
         self._check_positions(layout)
         if not made_up:
-            require_proved(self, layout)
+            self._require_proved(layout)
         last = layout.last()
         assert depth is None or not head, "the head reads the last block"
         kept = last if states_at is None else torch.cat([last, states_at])
@@ -164,6 +165,28 @@ class Lease:
         tokens = int(layout.query_at.max()) + 1
         if tokens > self._switch:
             raise row_too_long(self.model.name, self._switch, tokens)
+
+    def _require_proved(self, layout: Layout) -> None:
+        """Prove a pack length on made-up rows before its first use; raise PackTooLong if it fails.
+
+        A pack's length is its number of tokens or its number of positions, whichever is larger.
+        """
+        facts = facts_of(self.model.lm)
+        # Columns bound the positions, and counting them does not synchronize with the GPU.
+        if facts.proved is None or max(len(layout.place), layout.keys) <= facts.proved:
+            return
+        longest = max(len(layout.place), int(layout.query_at.max()) + 1)
+        if longest <= facts.proved:
+            return
+        right = 0
+        if facts.largest is None:
+            # A power of two first, so that batches of similar size have the same outcome.
+            power = 1 << (longest - 1).bit_length()
+            right, _ = longest_right(self, (power, longest), facts.rounding)
+        if not right:
+            set_facts(self.model.lm, replace(facts, largest=facts.proved))
+            raise PackTooLong(self.model, right=facts.proved, given=longest)
+        set_facts(self.model.lm, replace(facts, proved=right))
 
     def _forward(self, given: dict[str, Any], keep: Tensor, head: bool) -> Tensor | None:
         if head and self._picks:
@@ -252,3 +275,53 @@ class _Enough(Exception):
 def _contiguous(module: nn.Module, args: tuple) -> tuple:
     """Make the input contiguous: bfloat16 on a CPU is hundreds of times slower on a slice."""
     return (args[0].contiguous(), *args[1:])
+
+
+# --- Packs: whether packing rows into one sequence leaves each row's states unchanged ---
+
+# A model that depends on a token's index in the pack is right only for short packs. The checks on
+# load try a full pack; before a run uses a longer one, made-up rows of that length are tried.
+
+
+_ROW = 12  # tokens of a made-up row
+
+
+def longest_right(lease: Lease, sizes: Iterable[int], rounding: float) -> tuple[int, float]:
+    """Find the first pack size, in tokens, whose last row has the same states as that row alone.
+
+    Returns that size, 0 where there is none, and the distance measured at the last size tried.
+    """
+    model, far = lease.model, torch.inf
+    size = model.lm.config.get_text_config().vocab_size
+
+    def last_states(rows: Tensor) -> Tensor:
+        at = torch.arange(_ROW, device=model.device).expand(len(rows), -1)
+        memory = GrowingCache(model.blocks, _ROW, segmented=lease.fused)
+        layout = Layout(at, at, prefix_length=0)
+        return lease.run(rows.to(model.device), layout, memory, made_up=True).states[-1]
+
+    for tokens in sizes:
+        generator = torch.Generator().manual_seed(0)
+        rows = torch.randint(size // 10, size, (-(-tokens // _ROW), _ROW), generator=generator)
+        far = distance(last_states(rows), last_states(rows[-1:]))
+        if far < rounding:
+            return tokens, far
+    return 0, far
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """The largest relative difference between states [..., width]; see `apart`."""
+    return float(apart(a, b).max())
+
+
+def apart(a: Tensor, b: Tensor) -> Tensor:
+    """The mean relative difference between states [..., width] over their width, [...].
+
+    Each difference is divided by the value's own size plus the state's mean size: otherwise the few
+    values of a residual stream that are a thousand times larger than the rest would hide the rest.
+    """
+    a, b = a.float(), b.float()
+    size = b.abs() + b.abs().mean(dim=-1, keepdim=True).clamp(min=1e-9)
+    far = ((a - b).abs() / size).mean(dim=-1)
+    # A NaN on either side counts as an infinite difference.
+    return far.nan_to_num(torch.inf, posinf=torch.inf)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,12 +19,11 @@ from torch import Tensor
 from anchorscope.engine.attention import WeightObserver, WindowSlots
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import Trunk, pad_left
-from anchorscope.engine.interventions import Intervention, TokenPositions, keys_of, window_of
+from anchorscope.engine.interventions import CLEAN, Intervention, TokenPositions, keys_of, window_of
 from anchorscope.engine.kv_cache import ForkedCache
 from anchorscope.engine.layout import PAD, Edges, Layout, Stretch, distinct_tokens
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import CLEAN
-from anchorscope.engine.transfer import to_device
+from anchorscope.engine.transfer import HostCopy, to_device
 
 # --- Rows ---
 
@@ -105,28 +105,22 @@ def read_rows(
     lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: Budget, depth: int | None = None
 ) -> Iterator[tuple[list[Row], Tensor]]:
     """Yield batches of rows with their states [row, layer, width], up to layer `depth` or all."""
-    for batch, (states, _) in _batches(lease, trunk, rows, budget, depth=depth):
+    for batch, states, _ in read_rows_with_output(
+        lease, trunk, rows, budget=budget, depth=depth, output=False
+    ):
         yield batch, states
 
 
 def read_rows_with_output(
-    lease: Lease, trunk: Trunk, rows: Sequence[Row], *, budget: Budget
-) -> Iterator[tuple[list[Row], Tensor, Tensor | None]]:
-    """Yield batches of rows with their states and the model's output [row, 3], None if not read."""
-    for batch, (states, output) in _batches(lease, trunk, rows, budget, output=True):
-        yield batch, states, output
-
-
-def _batches(
     lease: Lease,
     trunk: Trunk,
     rows: Sequence[Row],
-    budget: Budget,
     *,
+    budget: Budget,
     depth: int | None = None,
-    output: bool = False,
-) -> Iterator[tuple[list[Row], tuple[Tensor, Tensor | None]]]:
-    """Yield batches of rows of one kind with their states and output."""
+    output: bool = True,
+) -> Iterator[tuple[list[Row], Tensor, Tensor | None]]:
+    """Yield batches of rows with their states and the model's output [row, 3], None if not read."""
     # How many tokens of the budget an answer token counts for, so that logits fit LOGIT_BYTES.
     vocabulary = lease.model.lm.config.get_text_config().vocab_size
     share = budget.tokens * vocabulary * lease.model.dtype.itemsize / LOGIT_BYTES
@@ -140,21 +134,21 @@ def _batches(
         window = 0 if cut.answer_only else window_of(cut.layers) or 0
         return not (output and cut.has_output), window, cut.where
 
-    for (bare, width, _), group in groupby(sorted(rows, key=kind), key=kind):
+    def length(row: Row) -> int:
+        bare, width, _ = kind(row)
+        return max(len(row.ids) * (1 + width), 0 if bare else round(share * row.answer))
 
-        def work(
-            batch: list[Row], width: int = width, bare: bool = bare
-        ) -> tuple[Tensor, Tensor | None]:
-            if width:
-                return _read_windows(lease, trunk, batch, width)[:, :depth], None
-            return _read(lease, trunk, batch, depth=depth, head=not bare)
+    def work(batch: list[Row]) -> tuple[Tensor, Tensor | None]:
+        bare, width, _ = kind(batch[0])
+        if width:
+            return _read_windows(lease, trunk, batch, width)[:, :depth], None
+        return _read(lease, trunk, batch, depth=depth, head=not bare)
 
-        def length(row: Row, width: int = width, bare: bool = bare) -> int:
-            return max(len(row.ids) * (1 + width), 0 if bare else round(share * row.answer))
-
-        yield from in_batches(
+    for _, group in groupby(sorted(rows, key=kind), key=kind):
+        for batch, read in in_batches(
             group, work, length=length, then=lambda row: row.number, budget=budget
-        )
+        ):
+            yield batch, *read
 
 
 def read_batch(
@@ -373,6 +367,43 @@ def answer_output(logits: Tensor, answers: AnswerTokens, *, rows: int) -> Tensor
         for some, least in zip(context.split(_AT_ONCE), chosen.split(_AT_ONCE), strict=True)
     ]
     return torch.stack([log_p[answers.first], mean, torch.cat(ranks).float()], dim=1)
+
+
+# --- States and outputs by pass, copied from the device ---
+
+
+class Block(NamedTuple):
+    """States of a batch of questions under one pass, which a GPU may still be computing."""
+
+    ids: list[str]
+    states: HostCopy  # [question, layer, width]
+    output: Tensor | None = None  # [question, 3], the model's own; None where the pass has none
+
+
+Blocks = dict[str, list[Block]]  # of each pass, in the order they came
+
+
+def by_pass(
+    passes: Sequence[Intervention],
+    ids: Sequence[str],
+    batch: Sequence[Row],
+    states: Tensor,
+    output: Tensor | None,
+) -> dict[str, Block]:
+    """Split a batch's states [row, layer, width] and output [row, 3] by pass.
+
+    `ids` are the ids of the trunk's questions. Blocks stay whole: single rows would have to be
+    joined again to be written.
+    """
+    blocks = {}
+    for cut in passes:
+        own = [n for n, row in enumerate(batch) if row.intervention is cut]
+        if own:
+            named = [ids[batch[n].number] for n in own]
+            at = to_device(own, states.device)
+            own_output = None if output is None else output[at]
+            blocks[cut.name] = Block(named, HostCopy(states[at]), own_output)
+    return blocks
 
 
 # --- Attention mass: how much the probe position attends to each position ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from anchorscope.engine.passes import ANSWER_ONLY, QUESTION_ONLY
+from anchorscope.engine.interventions import ANSWER_ONLY, QUESTION_ONLY
 from anchorscope.evidence.pieces import Part, Piece, PieceInputs, effect_rows
 from anchorscope.probes.fold_probes import fold_logits
 from anchorscope.probes.folds import MIN_PER_CLASS

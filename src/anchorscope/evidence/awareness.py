@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anchorscope.engine.passes import CLEAN, QUESTION_ONLY
+from anchorscope.engine.interventions import CLEAN, QUESTION_ONLY
 from anchorscope.evidence.pieces import PREDICTED, Part, Piece, PieceInputs, Subset, Tables
 from anchorscope.pathways.effects import ROLES, pathways, regroup
 from anchorscope.probes.fold_probes import fold_logits

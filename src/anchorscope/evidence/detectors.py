@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.decode import GrownTrunk, read_prefix, shared_prefix
-from anchorscope.engine.passes import reweightings
+from anchorscope.engine.interventions import reweightings
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Piece, PromptMaker
 from anchorscope.evidence.shards import Shards, evidence_name, over_prompts

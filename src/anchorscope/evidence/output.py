@@ -11,7 +11,7 @@ import itertools
 import numpy as np
 import pandas as pd
 
-from anchorscope.engine.passes import CLEAN, KNOCKOUT, RETEST, RETEST_KNOCKOUT
+from anchorscope.engine.interventions import CLEAN, KNOCKOUT, RETEST, RETEST_KNOCKOUT
 from anchorscope.evidence.pieces import GROUPS
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.view import values

@@ -16,8 +16,7 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.config import Config, Delta, unit_of
-from anchorscope.engine.interventions import Intervention
-from anchorscope.engine.passes import passes_of
+from anchorscope.engine.interventions import Intervention, passes_of
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.effects import ROLES, delta_p, pathways, prediction, regroup
 from anchorscope.probes.labelled import Covariates

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anchorscope.config import Config
-from anchorscope.engine.passes import CLEAN, KNOCKOUT, passes_of
+from anchorscope.engine.interventions import CLEAN, KNOCKOUT, passes_of
 from anchorscope.evidence.output import associated_table, output_table
 from anchorscope.evidence.pieces import PieceInputs, Tables, pieces_of
 from anchorscope.evidence.shards import evidence_name, stored_rows

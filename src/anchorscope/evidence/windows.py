@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from anchorscope.engine.passes import window_knockouts
+from anchorscope.engine.interventions import window_knockouts
 from anchorscope.evidence.pieces import Piece, PieceInputs, effect_rows
 from anchorscope.records import MODES
 from anchorscope.run_folder import table_columns

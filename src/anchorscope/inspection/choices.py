@@ -6,8 +6,13 @@ import re
 from dataclasses import dataclass, replace
 
 from anchorscope.config import Config
-from anchorscope.engine.interventions import Intervention
-from anchorscope.engine.passes import ANSWER_ONLY, KNOCKOUT, NEUTRAL, knockout_of
+from anchorscope.engine.interventions import (
+    ANSWER_ONLY,
+    KNOCKOUT,
+    NEUTRAL,
+    Intervention,
+    knockout_of,
+)
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 from anchorscope.records import Sample

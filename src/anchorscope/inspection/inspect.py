@@ -25,9 +25,8 @@ from anchorscope.detect.scored import Scored
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import require_understood
 from anchorscope.engine.decode import Prefix, Step, grow_trunk, shared_prefix
-from anchorscope.engine.interventions import positions_of
+from anchorscope.engine.interventions import CLEAN, positions_of
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import CLEAN
 from anchorscope.engine.read import read_rows, row_for, with_mass
 from anchorscope.engine.transfer import to_host
 from anchorscope.errors import UserError, unknown

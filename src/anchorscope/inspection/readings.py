@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from anchorscope.detect.detector import Detector
 from anchorscope.detect.scored import Scored
-from anchorscope.engine.passes import CLEAN, KNOCKOUT
+from anchorscope.engine.interventions import CLEAN, KNOCKOUT
 from anchorscope.pathways.effects import ROLES
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.records import Mode

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from anchorscope.engine.passes import ANSWER_ONLY, CLEAN, KNOCKOUT, NEUTRAL
+from anchorscope.engine.interventions import ANSWER_ONLY, CLEAN, KNOCKOUT, NEUTRAL
 from anchorscope.inspection.choices import HEADS, PATCH, WINDOW, Choices
 from anchorscope.inspection.readings import PathwayVote, Wrong
 from anchorscope.records import Mode

@@ -45,10 +45,27 @@ def convert_once(path: Path) -> Path:
     folder = folder_of(path)
     if damaged_file(folder) is None:
         return folder
+    partial = folder.with_name(f"{folder.name}.partial")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(f".{folder.name}.lock")):
-            _replace_damaged(path, folder)
+            damaged = damaged_file(folder)
+            if damaged is None:  # another process has converted it meanwhile
+                return folder
+            if folder.exists():
+                log.warning(
+                    "The cached conversion of %s is damaged (%s); it is converted again.",
+                    path,
+                    damaged,
+                )
+            for place in (partial, folder):
+                shutil.rmtree(place, ignore_errors=True)
+            try:
+                _convert(path, partial)
+                partial.rename(folder)
+                sync_folder(folder.parent)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
     except _UNREADABLE as error:
         line = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(". ")
         raise UserError(
@@ -62,26 +79,6 @@ def convert_once(path: Path) -> Path:
             "Free some disk, or point ANCHORSCOPE_CACHE at a folder with room."
         ) from error
     return folder
-
-
-def _replace_damaged(path: Path, folder: Path) -> None:
-    """Convert the file, unless another process has done so while this one waited for the lock."""
-    damaged = damaged_file(folder)
-    if damaged is None:
-        return
-    if folder.exists():
-        log.warning(
-            "The cached conversion of %s is damaged (%s); it is converted again.", path, damaged
-        )
-    partial = folder.with_name(f"{folder.name}.partial")
-    for place in (partial, folder):
-        shutil.rmtree(place, ignore_errors=True)
-    try:
-        _convert(path, partial)
-        partial.rename(folder)
-        sync_folder(folder.parent)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _convert(path: Path, folder: Path) -> None:
@@ -101,7 +98,7 @@ def _convert(path: Path, folder: Path) -> None:
         )
     lm.generation_config.eos_token_id = list(header.ends) or None
     lm.save_pretrained(folder)
-    options = {"add_bos_token": header.around.bos, "add_eos_token": header.around.eos}
+    options = {"add_bos_token": header.begins, "add_eos_token": header.closes}
     tokenizer = AutoTokenizer.from_pretrained(path.parent, **where, **options)
     _set_special_tokens(tokenizer, header)
     tokenizer.save_pretrained(folder)
@@ -145,17 +142,11 @@ _BPE_BEGINS = {
 _SENTENCEPIECE = {"bos": 1, "eos": 2}  # its usual ids
 
 
-class Around(NamedTuple):
-    """Whether a text begins with BOS and ends with EOS."""
-
-    bos: bool
-    eos: bool
-
-
 class Header(NamedTuple):
     """The special tokens that a GGUF file names."""
 
-    around: Around
+    begins: bool  # whether a text begins with BOS
+    closes: bool  # whether it ends with EOS
     bos: int | None  # token id
     eos: int | None
     ends: tuple[int, ...]  # every token that ends an answer: of the text, the turn, the message
@@ -172,14 +163,17 @@ def read_header(path: Path) -> Header:
     kind, before = named("model"), named("pre")
     bos, eos = named("add_bos_token"), named("add_eos_token")
     usual = kind in _BEGINS or before in _BPE_BEGINS
-    around = Around(
-        usual if bos is None else bool(bos), kind in _ENDS if eos is None else bool(eos)
-    )
     ids = {role: named(f"{role}_token_id") for role in ("bos", "eos", "eot", "eom")}
     if kind == "llama":
         ids = {role: _SENTENCEPIECE.get(role) if id is None else id for role, id in ids.items()}
     ends = dict.fromkeys(int(id) for role, id in ids.items() if role != "bos" and id is not None)
-    return Header(around, ids["bos"], ids["eos"], tuple(ends))
+    return Header(
+        begins=usual if bos is None else bool(bos),
+        closes=kind in _ENDS if eos is None else bool(eos),
+        bos=ids["bos"],
+        eos=ids["eos"],
+        ends=tuple(ends),
+    )
 
 
 def _set_special_tokens(tokenizer: Any, header: Header) -> None:
@@ -188,8 +182,8 @@ def _set_special_tokens(tokenizer: Any, header: Header) -> None:
         number = getattr(header, name)
         if number is not None and getattr(tokenizer, f"{name}_token_id") != number:
             setattr(tokenizer, f"{name}_token", tokenizer.convert_ids_to_tokens(number))
-    bos = tokenizer.bos_token if header.around.bos else None
-    eos = tokenizer.eos_token if header.around.eos else None
+    bos = tokenizer.bos_token if header.begins else None
+    eos = tokenizer.eos_token if header.closes else None
     ids = tokenizer("a")["input_ids"]
     begins, ends = ids[0] == tokenizer.bos_token_id, ids[-1] == tokenizer.eos_token_id
     if begins == bool(bos) and ends == bool(eos):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
@@ -24,7 +24,6 @@ from anchorscope.errors import UserError, short
 from anchorscope.models.load import Model
 from anchorscope.records import Shot, Span
 
-PromptStyle = Literal["auto", "chat", "text"]
 # Tokens that end a turn, for models whose files name only the end of the text.
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>")
 LONGEST = 4096  # tokens of a prompt that are allowed even where the model names a smaller window

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.config import Config, unit_of
-from anchorscope.engine.passes import CLEAN, KNOCKOUT, NEUTRAL
+from anchorscope.engine.interventions import CLEAN, KNOCKOUT, NEUTRAL
 from anchorscope.pathways.band import best_layer, choose_band
 from anchorscope.pathways.effects import (
     controls_table,

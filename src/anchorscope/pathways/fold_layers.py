@@ -15,7 +15,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
 from anchorscope.config import Balance, Config
-from anchorscope.engine.passes import CLEAN, KNOCKOUT
+from anchorscope.engine.interventions import CLEAN, KNOCKOUT
 from anchorscope.errors import UserError
 from anchorscope.pathways.band import READ, SIDES, Band, read_band, side_overlap
 from anchorscope.probes.cross_fit import cross_fit

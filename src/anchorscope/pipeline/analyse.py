@@ -18,7 +18,7 @@ import pandas as pd
 from anchorscope.claims.inputs import from_tables
 from anchorscope.claims.table import claims_table
 from anchorscope.config import Config
-from anchorscope.engine.passes import CLEAN, passes_of
+from anchorscope.engine.interventions import CLEAN, passes_of
 from anchorscope.evidence.pieces import Tables, evidence_across, evidence_tables, probed_of
 from anchorscope.evidence.stored import Dataset, stored_inputs, stored_output_tables
 from anchorscope.parallel import in_parallel

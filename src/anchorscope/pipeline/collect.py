@@ -15,9 +15,8 @@ from anchorscope.config import Config
 from anchorscope.detect.extra_answers import draw_answers
 from anchorscope.detect.own_rows import questions_of, read_rows
 from anchorscope.detect.rows import rows_of_file
-from anchorscope.engine.interventions import Intervention
+from anchorscope.engine.interventions import CAUGHT, Intervention, knockout_of
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import CAUGHT, knockout_of
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import piece_of
 from anchorscope.evidence.shards import Shards

@@ -25,7 +25,7 @@ from loky import BrokenProcessPool, ProcessPoolExecutor
 from anchorscope.answers.prompted import Shard
 from anchorscope.config import Config
 from anchorscope.engine import HALVED
-from anchorscope.engine.passes import CAUGHT, passes_of
+from anchorscope.engine.interventions import CAUGHT, passes_of
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Tables, passes_of_pieces, pieces_of
 from anchorscope.parallel import begin_own_process, default_workers, end_workers

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from anchorscope.config import Config
-from anchorscope.engine.batches import Budget, bounds_of, facts_of, set_facts, shard_of
+from anchorscope.engine.batches import Budget, facts_of, set_facts, shard_of
 from anchorscope.engine.check import require_understood
 from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError
@@ -69,7 +69,7 @@ def _load_same(run: Run, model: Any) -> tuple[Model, dict[str, str]]:
     weights = weights_hash(loaded.lm)
     require_understood(loaded, weights=weights)
     facts = {"weights": weights, "dtype": str(loaded.dtype).removeprefix("torch.")}
-    before, bounds = store.info.get("model", facts), bounds_of(loaded)
+    before, bounds = store.info.get("model", facts), Budget.of(loaded)
     # A continued run keeps its batch bounds: batches of other sizes would round differently.
     if before.get("device") == str(loaded.device) and "bounds" in before:
         bounds = Budget(**before["bounds"])
@@ -89,7 +89,7 @@ def _save_facts(run: Run, model: Model, facts: dict[str, str]) -> None:
     store, config, before = run.store, run.config, run.store.info
     here = {name: getattr(model, name) for name in ("name", "source", "revision", "adapter")}
     here |= {"blocks": model.blocks, "width": model.parts.width, "why": model.why}
-    here |= {"device": str(model.device), "bounds": asdict(bounds_of(model))}
+    here |= {"device": str(model.device), "bounds": asdict(Budget.of(model))}
     if model.device.type == "cpu":
         here["threads"] = torch.get_num_threads()  # the order of sums depends on it
     else:

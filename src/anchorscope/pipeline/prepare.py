@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from anchorscope.answers.generate import write_lines
-from anchorscope.answers.prompt_style import Style, settle_style
+from anchorscope.answers.generate import Style, settle_style, write_lines
 from anchorscope.answers.prompted import (
     Prompted,
     Shard,

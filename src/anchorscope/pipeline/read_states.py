@@ -19,19 +19,22 @@ from anchorscope.answers.generate import Answered, Answerer
 from anchorscope.answers.prompted import Prompted, Shard, caught, mark_answer
 from anchorscope.config import Config
 from anchorscope.engine.batches import Budget, in_batches
-from anchorscope.engine.blocks import Block, Blocks, by_pass
 from anchorscope.engine.decode import Prefix, Trunk, grow_trunk, read_prefix, states_bytes
 from anchorscope.engine.interventions import (
+    CAUGHT,
     Intervention,
     TokenPositions,
+    passes_of,
     positions_of,
     retest_positions,
 )
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.passes import CAUGHT, passes_of
 from anchorscope.engine.read import (
     COLUMNS,
+    Block,
+    Blocks,
     Row,
+    by_pass,
     read_rows_with_output,
     row_for,
     unchanged_row,

@@ -29,8 +29,14 @@ from anchorscope.answers.prompted import (
     prompts_of,
 )
 from anchorscope.config import Config, Finder
-from anchorscope.engine.interventions import Intervention
-from anchorscope.engine.passes import CAUGHT, CLEAN, KNOCKOUT, knockout_of, passes_of
+from anchorscope.engine.interventions import (
+    CAUGHT,
+    CLEAN,
+    KNOCKOUT,
+    Intervention,
+    knockout_of,
+    passes_of,
+)
 from anchorscope.errors import UserError, unknown
 from anchorscope.models.prompts import has_chat
 from anchorscope.parallel import in_parallel

@@ -12,9 +12,11 @@ import re
 from typing import Literal, get_args
 
 from anchorscope.answers.judge import is_abstention
+from anchorscope.answers.normalise import MONTH, SCALES, TENS, UNITS
 from anchorscope.records import Sample, Span
 from anchorscope.spans.characters import STOP, WORD, trimmed
 
+YES_OR_NO = re.compile(r"(?:yes|no)\b", re.IGNORECASE)
 YES_NO = re.compile(r"(?:yes|no)\b(?=\s*(?:[,.;:!]|$))", re.IGNORECASE)
 YES_NO_QUESTION = re.compile(
     r"(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would)\b", re.IGNORECASE
@@ -54,7 +56,7 @@ def answer_span(answer_text: str, *, question: str = "") -> Span | None:
         return whole
     word = YES_NO.match(answer_text, whole.start)
     if word is None and YES_NO_QUESTION.match(question.strip()):
-        word = re.compile(r"(?:yes|no)\b", re.IGNORECASE).match(answer_text, whole.start)
+        word = YES_OR_NO.match(answer_text, whole.start)
     if word:
         return Span(*word.span())
     return _entity(answer_text, _first_sentence(answer_text, whole), question)
@@ -162,23 +164,13 @@ def _tidy(text: str, span: Span) -> Span:
 Kind = Literal["yes/no", "date", "number", "name", "other", "none"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-_MONTHS = (
-    "january|february|march|april|may|june|july|august|september|october|november|december|"
-    "jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec"
-)
-_COUNTS = (
-    "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|"
-    "sixteen|seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|"
-    "hundred|thousand|million|billion"
-)
-_YES_NO = re.compile(r"(yes|no)\b", re.IGNORECASE)
 _DATE = re.compile(
-    rf"(\d{{1,2}}(st|nd|rd|th)?\s+)?({_MONTHS})\.?(\s+\d|,|$)|(in\s+)?(1\d|20)\d\ds?\W*$|"
+    rf"(\d{{1,2}}(st|nd|rd|th)?\s+)?{MONTH}(\s+\d|,|$)|(in\s+)?(1\d|20)\d\ds?\W*$|"
     r"\d{1,4}[-/]\d{1,2}[-/]\d{1,4}\b",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(rf"[-+−$€£]?\d|({_COUNTS})\b", re.IGNORECASE)
-_FORMS: dict[Kind, re.Pattern[str]] = {"yes/no": _YES_NO, "date": _DATE, "number": _NUMBER}
+_NUMBER = re.compile(rf"[-+−$€£]?\d|({'|'.join(UNITS | TENS | SCALES)})\b", re.IGNORECASE)
+_FORMS: dict[Kind, re.Pattern[str]] = {"yes/no": YES_OR_NO, "date": _DATE, "number": _NUMBER}
 
 
 def kind_of_answer(text: str) -> Kind:

@@ -7,9 +7,9 @@ A finder marks the subject: from the dataset (`given`), by rules, by the model u
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +20,19 @@ from anchorscope.datasets.text import normalised
 from anchorscope.errors import UserError
 from anchorscope.records import Question, Span
 from anchorscope.run_folder import table_columns
-from anchorscope.spans.characters import STOP, longest, merged, occurrences, overlap, trimmed
-from anchorscope.spans.rules import property_spans, rules_spans
+from anchorscope.spans.characters import (
+    FUNCTION_WORDS,
+    STOP,
+    WORD,
+    content_words,
+    longest,
+    merged,
+    occurrences,
+    overlap,
+    plain_word,
+    trimmed,
+    word_set,
+)
 
 if TYPE_CHECKING:
     from spacy.language import Language
@@ -146,6 +157,189 @@ def agreement(
             identical = float(np.mean([s == 1 for s in scores])) if n else np.nan
             rows.append((dataset, a, b, n, jaccard, identical))
     return pd.DataFrame(rows, columns=list(table_columns.SPANS))
+
+
+# --- The subject by rules: names and quotations, else the content words ---
+
+
+# Bounded: a text of nothing but opening marks would be read to its end from each of them.
+QUOTED = re.compile(
+    r'"([^"]{1,300})"|“([^”]{1,300})”|«([^»]{1,300})»|'
+    r"(?<!\w)['‘]([^'‘’]{1,300}(?:['’]\w[^'‘’]{0,300}){0,8})['’](?!\w)"
+)
+# Small words that may come between two capitalised words of one name.
+CONNECTORS = word_set(
+    "of the de la le du da do dos das di del della von van der den zu bin ibn al el y"
+)
+# Capitalised because they open the sentence, not because they name something.
+OPENERS = STOP | word_set(
+    "find tell list according along near among within although despite besides like upon"
+)
+ABBREVIATION = re.compile(r"(?:[A-Z]|St|Dr|Mr|Mrs|Ms|Mt|Ft|Jr|Sr|No|vs)")
+
+LOOK_BACK = 64  # characters
+
+
+def rules_spans(text: str) -> tuple[Span, ...]:
+    """Mark names, quotations and numbers, or runs of content words where there is no name.
+
+    A number alone counts as no name: in "season 6 downton abbey" the other words matter more.
+    """
+    names = [*_quoted(text), *_names(text)]
+    numbers = re.finditer(r"\d+(?:[.,]\d+)*(?:[^\W\d_]+)?", text)
+    spans = merged([*names, *(Span(*n.span()) for n in numbers)]) if names else _content(text)
+    return _join_words(text, spans)  # "1980 Winter Olympics": number and name side by side
+
+
+def _quoted(text: str) -> Iterator[Span]:
+    for match in QUOTED.finditer(text):
+        group = next(i for i in range(1, 5) if match[i] is not None)
+        span = trimmed(text, Span(*match.span(group)))
+        if span.start < span.stop:
+            yield span
+
+
+def _names(text: str) -> Iterator[Span]:
+    """Find runs of capitalised words, with connectors and numbers inside them."""
+    run: list[re.Match[str]] = []
+    held: list[re.Match[str]] = []  # connectors that wait for the next capital
+    for word in WORD.finditer(text):
+        last = (held or run)[-1] if run else None
+        if last and not _joined(text[last.end() : word.start()], last[0]):
+            yield from _closed(run)
+            run, held = [], []
+        if _capital(text, word) or (run and not held and word[0][0].isdigit()):
+            run, held = [*run, *held, word], []
+        elif run and word[0] in CONNECTORS:
+            held.append(word)
+        else:
+            yield from _closed(run)
+            run, held = [], []
+    yield from _closed(run)
+
+
+def _closed(run: list[re.Match[str]]) -> Iterator[Span]:
+    """Yield the span of a finished run of words, without a possessive ending."""
+    if run:
+        stop = run[-1].end() - (2 if re.search(r"['’]s$", run[-1][0]) else 0)
+        yield Span(run[0].start(), stop)
+
+
+def _joined(between: str, word: str) -> bool:
+    if between == " " or re.fullmatch(r"\s+|\s*[&/]\s*", between):
+        return True
+    return bool(re.fullmatch(r"\.\s+", between) and ABBREVIATION.fullmatch(word))
+
+
+def _capital(text: str, word: re.Match[str]) -> bool:
+    """Whether the word is written as a name, and not only because it opens a sentence."""
+    if word[0].islower() or not any(c.isupper() for c in word[0]):
+        return False
+    if word[0] == "I":  # a name only beside another capital: "I Wish You Would", "Corey I. Sanders"
+        following = WORD.search(text, word.end())
+        return following is not None and following[0][0].isupper()
+    # As far back as a sentence's end can be: the whole text again for each word takes minutes.
+    before = text[max(0, word.start() - LOOK_BACK) : word.start()].rstrip(" \"'“‘(")
+    opens = not before or (before[-1] in ".?!:" and not re.search(r"\b[A-Z]\.$", before))
+    return not (opens and word[0].lower() in OPENERS)
+
+
+def _content(text: str) -> list[Span]:
+    """Find the words that are not stop words."""
+    words = WORD.finditer(text)
+    return [Span(*w.span()) for w in words if re.sub(r"['’]s$", "", w[0].lower()) not in STOP]
+
+
+# --- The property asked for: the noun or verb phrase behind the question word ---
+
+
+# What is asked for, or who, when and where it is: the former name the property more often.
+_NAMING = word_set("what which whose how")
+_ASKING = _NAMING | word_set("who whom when where why")
+# A noun in place of the one behind it: "the name of the ship", "what kind of bird".
+_LIGHT = word_set("name names named called kind kinds type types sort sorts term word")
+_LONGEST = 2000  # characters of a text in which a property is looked for
+
+
+def property_spans(text: str, subject: Sequence[Span]) -> tuple[Span, ...]:
+    """Find the words that name the property asked for, outside the subject's spans.
+
+    "What country is Osaka in?" asks for "country", "Who wrote Emma?" for "wrote", "When did the
+    Berlin Wall fall?" for "fall". It is the first run of content words behind the question word
+    that is more than the subject; where nothing follows ("was born when?"), the last one before it;
+    without a question word ("Are both painters?") the first of all. In a choice ("Which city is
+    further north, Oslo or Rome?") the noun behind "which" says what the two are, and the next run
+    ("further north") what is asked about them.
+    """
+    if len(text) > _LONGEST:  # no question: the search grows with the square of the words
+        return ()
+    word, at = _asking_word(text)
+    clause = _clause(text, at)
+    runs = [run for run in _runs(text) if clause.start <= run[0].start < clause.stop]
+    runs = [run for run in runs if any(_names_property(text, word, subject) for word in run)]
+    after = [run for run in runs if run[0].start >= at]
+    between = (text[a.stop : b.start] for a, b in pairwise(subject))
+    is_choice = any(re.fullmatch(r",?\s+or\s+(?:the\s+|an?\s+)?", gap) for gap in between)
+    if len(after) > 1 and word in ("what", "which") and is_choice:
+        after = after[1:] if text[at : after[0][0].start].isspace() else after
+    run = after[0] if after else runs[-1] if runs else []
+    # In "does the river Po end" the words in front of the name say what it is, those behind it what
+    # is asked; in "wrote Emma" there are none behind it.
+    last = max((n for n, word in enumerate(run) if _overlaps(word, subject)), default=-1)
+    words = run[last + 1 :] or [word for word in run if not _overlaps(word, subject)]
+    return _join_words(text, words)
+
+
+def _asking_word(text: str) -> tuple[str, int]:
+    """Find the question word and where it ends; ("", 0) if there is none.
+
+    Of several the one that opens the question, else the last that names what is asked for: in "the
+    arena where they played seats how many people?" the first is none.
+    """
+    words = [(plain_word(word[0]), word.end()) for word in WORD.finditer(text)]
+    asking = [(word, end) for word, end in words if word in _ASKING]
+    opening = [pair for pair in words[:2] if pair in asking and words[0][0] in FUNCTION_WORDS]
+    naming = [pair for pair in asking if pair[0] in _NAMING]
+    chosen = opening[:1] or naming[-1:] or asking[-1:]
+    return chosen[0] if chosen else ("", 0)
+
+
+def _clause(text: str, at: int) -> Span:
+    """The clause around a position, between question marks, colons and semicolons."""
+    marks = [match.start() for match in re.finditer(r"[?!:;]", text)]
+    start = max((mark for mark in marks if mark < at), default=0)
+    return Span(start, min((mark for mark in marks if mark >= at), default=len(text)))
+
+
+def _runs(text: str) -> list[list[Span]]:
+    """Group content words into runs; function words and punctuation separate runs."""
+    runs: list[list[Span]] = []
+    for word in content_words(text):
+        between = text[runs[-1][-1].stop : word.start] if runs else ""
+        if runs and re.fullmatch(r"(?:['’]s)?\s+", between):
+            runs[-1].append(word)
+        else:
+            runs.append([word])
+    return runs
+
+
+def _names_property(text: str, word: Span, subject: Sequence[Span]) -> bool:
+    return not _overlaps(word, subject) and text[word.start : word.stop].lower() not in _LIGHT
+
+
+def _overlaps(word: Span, spans: Iterable[Span]) -> bool:
+    return any(word.start < span.stop and span.start < word.stop for span in spans)
+
+
+def _join_words(text: str, words: Iterable[Span]) -> tuple[Span, ...]:
+    """Join sorted spans with only white space between them into one."""
+    spans: list[Span] = []
+    for word in words:
+        if spans and text[spans[-1].stop : word.start].isspace():
+            spans[-1] = Span(spans[-1].start, word.stop)
+        else:
+            spans.append(word)
+    return tuple(spans)
 
 
 # --- The finder `model` ---

@@ -14,15 +14,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from anchorscope.engine.batches import Budget, bounds_of, facts_of, kind_of, set_facts
+from anchorscope.engine.batches import Budget, facts_of, kind_of, set_facts
 from anchorscope.engine.check.stock import rounding, stock_pass, stock_states, stock_under
 from anchorscope.engine.decode import DecodedBatch, Trunk, grow_trunk, read_prefix, write_answers
-from anchorscope.engine.interventions import Intervention, TokenPositions, window_of
+from anchorscope.engine.interventions import (
+    ANSWER_ONLY,
+    CLEAN,
+    KNOCKOUT,
+    Intervention,
+    TokenPositions,
+    window_of,
+)
 from anchorscope.engine.kv_cache import GrowingCache
 from anchorscope.engine.layout import Layout, first_position
-from anchorscope.engine.lease import Lease, can_fuse
-from anchorscope.engine.packs import distance, longest_right
-from anchorscope.engine.passes import ANSWER_ONLY, CLEAN, KNOCKOUT
+from anchorscope.engine.lease import Lease, can_fuse, distance, longest_right
 from anchorscope.engine.read import read_batch, read_rows, row_for
 from anchorscope.errors import UserError
 from anchorscope.models import Model
@@ -371,7 +376,7 @@ def _check_pack(model: Model, limit: float) -> Check:
     set_facts(model.lm, facts)
     weights = sum(weight.numel() for weight in model.lm.parameters())
     affordable = max(256, int(_COST[kind_of(model)] / weights))
-    full, least = min(bounds_of(model).tokens, affordable), _PREFIX + max(_TURNS)
+    full, least = min(Budget.of(model).tokens, affordable), _PREFIX + max(_TURNS)
     sizes = [full >> half for half in range(full.bit_length()) if full >> half > least]
     with Lease(model) as lease:
         tokens, far = longest_right(lease, sizes, limit)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from anchorscope.engine.check.checks import Check
 from anchorscope.engine.check.stock import stock_pass
-from anchorscope.engine.packs import apart
+from anchorscope.engine.lease import apart
 from anchorscope.errors import UserError, user_path
 from anchorscope.models import Model
 

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from anchorscope.engine.attention import attention_named
 from anchorscope.engine.interventions import Intervention, TokenPositions, window_of
 from anchorscope.engine.layout import UnsupportedModel
-from anchorscope.engine.packs import apart
+from anchorscope.engine.lease import apart
 from anchorscope.models import Model
 
 _SOFTMAX = (functional.softmax, torch.softmax, Tensor.softmax)

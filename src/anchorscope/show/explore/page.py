@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from anchorscope.engine.passes import CLEAN, KNOCKOUT
+from anchorscope.engine.interventions import CLEAN, KNOCKOUT
 from anchorscope.errors import UserError, user_path
 from anchorscope.pathways.one_law import fit_line
 from anchorscope.records import MODES, Mode, Sample, Verdict

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anchorscope.engine.passes import CLEAN, KNOCKOUT, QUESTION_ONLY
+from anchorscope.engine.interventions import CLEAN, KNOCKOUT, QUESTION_ONLY
 from anchorscope.pathways.effects import ROLES
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.records import MODES, Mode
