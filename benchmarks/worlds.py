@@ -27,12 +27,12 @@ from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
+from error_rates import CONFIG, judge_states, judge_world
 from on_real_states import RealStates, plant_law, real_states
 
 from anchorscope.pathways.finding import FindingName
 from anchorscope.pathways.power import WORLDS
 from anchorscope.run_folder.view import RunView
-from anchorscope.simulate.error_rates import CONFIG, judge_states, judge_world
 from anchorscope.simulate.worlds import TRUE, Truth
 from anchorscope.stats.intervals import rate
 

@@ -126,7 +126,7 @@ def test_a_killed_process_of_the_analysis_is_one_sentence_and_the_run_continues(
     monkeypatch.chdir(run.parent)
     monkeypatch.setattr("anchorscope.parallel.default_workers", lambda: 2)
     with monkeypatch.context() as patch:
-        patch.setattr("anchorscope.probes.cross_fit.probes_of_layer", killed)
+        patch.setattr("anchorscope.probes.cross_fit.fit_and_read_layer", killed)
         code, _, error = cli(*HALF, "--out", "run")
     assert code == 2 and "A process of the analysis was killed" in error
     assert "LOKY_MAX_CPU_COUNT" in error

@@ -19,8 +19,8 @@ from anchorscope.pathways.gap import (
 )
 from anchorscope.probes.folds import training_rows
 from anchorscope.simulate import Truth
-from anchorscope.simulate.error_rates import judge_world
 from anchorscope.stats.logistic import class_weights, fit_many
+from benchmarks.error_rates import judge_world
 
 
 def test_the_group_is_side_as_and_the_effect_side_bs():

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from kit.cross_fitted import cross_fit
 from scipy.integrate import quad
 from scipy.stats import norm
 
@@ -23,7 +24,6 @@ from anchorscope.pathways.effects import (
     prediction,
     probes_table,
 )
-from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds
 from anchorscope.probes.readings import Readings
 from anchorscope.records import Mode

@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 import pytest
+from kit.cross_fitted import cross_fit
 
 from anchorscope.errors import UserError
-from anchorscope.probes.cross_fit import cross_fit, fit_and_read_layer, stacked
 from anchorscope.probes.folds import (
     INNER_FOLDS,
     PROBES,
@@ -62,20 +62,16 @@ def test_readings_are_the_stored_weights_on_the_raw_states():
             assert readings.logits[name][p, i, k] == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-def test_a_layer_at_a_time_gives_the_same_bits():
+def test_a_layer_alone_gives_the_same_bits():
     run = a_run()
-    rest = {key: value for key, value in run.items() if key != "states"}
     readings, probes = fit(run)
-    alone = [
-        fit_and_read_layer({n: of[:, k] for n, of in run["states"].items()}, layer=k + 1, **rest)
-        for k in range(LAYERS)
-    ]
-    together = stacked([of for of, _ in alone])
-    assert np.array_equal(together.weights, probes.weights)
-    assert np.array_equal(together.intercept, probes.intercept)
-    for k, (_, logits) in enumerate(alone):
-        for name, of in logits.items():
-            assert np.array_equal(of, readings.logits[name][:, :, k])
+    for k in range(LAYERS):
+        states = {name: own[:, k : k + 1] for name, own in run["states"].items()}
+        alone, own = fit({**run, "states": states})
+        assert np.array_equal(own.weights[:, :, 0], probes.weights[:, :, k])
+        assert np.array_equal(own.intercept[:, :, 0], probes.intercept[:, :, k])
+        for name, logits in alone.logits.items():
+            assert np.array_equal(logits[:, :, 0], readings.logits[name][:, :, k])
 
 
 @pytest.mark.parametrize("calibrate", [True, False])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from kit.cross_fitted import cross_fit
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.fold_probes import FoldTask, fit_fold_tasks, fold_logits, task_logits
 from anchorscope.probes.folds import PROBES, entity_folds, training_rows
 from anchorscope.probes.linear_probe import LinearProbe

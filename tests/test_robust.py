@@ -8,19 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from kit.cross_fitted import cross_fit
 from safetensors import safe_open
 
 from anchorscope.config import Config
 from anchorscope.pathways.band import READ, best_layer
 from anchorscope.pipeline.variants import table_of
-from anchorscope.probes.cross_fit import cross_fit
 from anchorscope.probes.folds import entity_folds
 from anchorscope.probes.labelled import labelled
 from anchorscope.probes.readings import Readings
 from anchorscope.run_folder.table_columns import ROBUST
 from anchorscope.run_folder.view import RunView
 from anchorscope.simulate import Truth, simulate
-from anchorscope.simulate.error_rates import judge_states
+from benchmarks.error_rates import judge_states
 
 QUICK = Config(model="x", data=("simulated",), resamples=100, fold_seeds=1)
 TWO = Truth(samples=320, layers=2, width=16)

@@ -17,8 +17,8 @@ from anchorscope.run_folder.table_columns import CLAIMS
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.claims import claims_of
 from anchorscope.simulate import Truth, simulate, simulate_states
-from anchorscope.simulate.error_rates import Judged, judge_world
 from anchorscope.simulate.worlds import samples_of
+from benchmarks.error_rates import Judged, judge_world
 from benchmarks.on_real_states import RealStates, plant_law
 
 QUICK = Config(model="x", data=("simulated",), resamples=200, fold_seeds=2)

@@ -210,11 +210,6 @@ def unit_of(delta: Delta) -> Delta:
     return "relative" if delta == "relative" else "points"
 
 
-def help_of(name: str) -> str:
-    """The help line of a config field."""
-    return Config.__dataclass_fields__[name].metadata["help"]
-
-
 def _check(one: Field[Any], value: Any) -> None:
     """Raise a UserError where a config field does not accept a value."""
     name, takes = one.name, one.metadata

@@ -6,7 +6,7 @@ Newton step from the full fit gives the change of every reading.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,10 +18,9 @@ from anchorscope.config import Balance, Config
 from anchorscope.engine.interventions import CLEAN, KNOCKOUT
 from anchorscope.errors import UserError
 from anchorscope.pathways.band import READ, SIDES, Band, read_band, side_overlap
-from anchorscope.probes.cross_fit import cross_fit
-from anchorscope.probes.folds import entity_folds, training_rows
+from anchorscope.probes.cross_fit import fit_and_read_layer, readings_of
+from anchorscope.probes.folds import check_enough, entity_folds, training_rows
 from anchorscope.probes.labelled import Labelled
-from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
 from anchorscope.run_folder.states import StateBank
 from anchorscope.stats.logistic import class_weights, fit_many
@@ -47,30 +46,6 @@ class FoldBand(NamedTuple):
     part: np.ndarray  # [question of the band], the part of its entity
 
 
-def cross_fit_answers(
-    states: Mapping[str, np.ndarray],
-    answers: Labelled,
-    config: Config,
-    *,
-    fold: np.ndarray | None = None,
-) -> tuple[Readings, ProbeSet]:
-    """Cross-fit probes on a dataset's states [question, layer, width] by pass.
-
-    `fold` [question] is the answers' own unless another one is given.
-    """
-    readings, probes = cross_fit(
-        states,
-        ids=answers.ids,
-        z=answers.z,
-        fold=answers.fold if fold is None else fold,
-        entity=answers.entities,
-        dataset=answers.dataset,
-        C=config.C,
-        balance=config.balance,
-    )
-    return replace(readings, entity=answers.covariates.entity), probes
-
-
 def read_fold_layer(
     answers: Labelled,
     bank: StateBank,
@@ -92,13 +67,16 @@ def read_fold_layer(
         readings = replace(own, logits=logits)
     else:
         fold = entity_folds(answers.entities, folds=config.folds, seed=config.seed + seed)
-        states = {name: bank.layer(name, layer)[:, None] for name in READ if name in passes}
+        others = replace(answers, fold=fold)
+        states = {name: bank.layer(name, layer) for name in READ if name in passes}
         try:
-            readings, _ = cross_fit_answers(states, answers, config, fold=fold)
+            check_enough(answers.z, fold, dataset=answers.dataset)
+            _, logits = fit_and_read_layer(states, others, config, layer=layer)
         except UserError:
             if seed == 0:
                 raise
             return None
+        readings = readings_of(others, [logits])
     clean, cut = (bank.layer(name, layer) for name in (CLEAN.name, KNOCKOUT.name))
     sides = [readings.probes.index(side) for side in SIDES]
     moved, directions = layer_influence(

@@ -339,10 +339,7 @@ def _probe_reads(
     states, shuffled = {"clean": bank.layer("clean", layer)}, []
     for seed in range(_SHUFFLES):
         z = np.random.default_rng(seed).permutation(answers.z)
-        _, logits = fit_and_read_layer(
-            states, layer=layer, ids=answers.ids, z=z, fold=answers.fold,
-            entity=answers.entities, C=config.C, balance=config.balance,
-        )  # fmt: skip
+        _, logits = fit_and_read_layer(states, replace(answers, z=z), config, layer=layer)
         shuffled.append(auroc(z, logits["clean"][PROBES.index("paper")]))
     return ProbeReads(
         layer=layer,

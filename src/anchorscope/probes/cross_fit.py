@@ -12,20 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from anchorscope.config import Balance, Config
 from anchorscope.errors import UserError
 from anchorscope.parallel import OnDone, in_parallel
-from anchorscope.probes.folds import (
-    INNER_FOLDS,
-    PROBES,
-    check_enough,
-    inner_folds,
-    training_rows,
-)
+from anchorscope.probes.folds import INNER_FOLDS, PROBES, inner_folds, training_rows
 from anchorscope.probes.labelled import Labelled
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings
@@ -40,52 +33,12 @@ from anchorscope.stats.logistic import class_weights, fit_many, platt_lines, to_
 DEFAULT_C = Config.C
 
 
-def cross_fit(
-    states: Mapping[str, np.ndarray],
-    *,
-    ids: Sequence[str],
-    z: np.ndarray,
-    fold: np.ndarray,
-    dataset: str = "The data",
-    **options: Any,
-) -> tuple[Readings, ProbeSet]:
-    """Cross-fit the probes of all layers: readings of all questions by pass, and the probes.
-
-    `states` maps an intervention to [question, layer, width] (memory-mapped is fine: one layer
-    is converted at a time). `options` are those of `fit_and_read_layer`.
-    """
-    check_enough(z, fold, dataset=dataset)
-    layers = [
-        fit_and_read_layer(
-            {name: own[:, layer - 1] for name, own in states.items()},
-            layer=layer,
-            ids=ids,
-            z=z,
-            fold=fold,
-            **options,
-        )
-        for layer in range(1, states["clean"].shape[1] + 1)
-    ]
-    readings = Readings(
-        ids=tuple(ids),
-        z=np.asarray(z, dtype=np.int64),
-        fold=np.asarray(fold, dtype=np.int64),
-        probes=PROBES,
-        logits={name: np.stack([read[name] for _, read in layers], axis=2) for name in states},
-    )
-    return readings, stacked([probes for probes, _ in layers])
-
-
 def fit_and_read_layer(
     states: Mapping[str, np.ndarray],
+    answers: Labelled,
+    config: Config,
     *,
     layer: int,
-    ids: Sequence[str],
-    z: np.ndarray,
-    fold: np.ndarray,
-    entity: Sequence[str] | None = None,
-    C: float = DEFAULT_C,
-    balance: Balance = "weights",
     calibrate: bool = True,
 ) -> tuple[ProbeSet, dict[str, np.ndarray]]:
     """Cross-fit the probes of one layer: the probes, and logits [probe, question] by pass.
@@ -93,15 +46,14 @@ def fit_and_read_layer(
     `states` maps a pass to the layer's states [question, width]; probes learn from "clean" alone.
     `calibrate` passes logits through Platt's line, so that their probabilities are right on
     held-out questions. The line is fitted within a probe's training questions, those of one
-    `entity` [question] held out together (None: every question has its own).
+    entity held out together.
     """
     for name, own in states.items():
-        _check_layer(own, name=name, layer=layer, ids=ids)
-    entities = ids if entity is None else entity
-    inner = inner_folds(entities) if calibrate else None
-    clean, z = states["clean"], np.asarray(z, dtype=np.float64)
+        _check_layer(own, name=name, layer=layer, ids=answers.ids)
+    inner = inner_folds(answers.entities) if calibrate else None
+    clean, fold, z = states["clean"], answers.fold, np.asarray(answers.z, dtype=np.float64)
     fits = [
-        _fit_probes(clean, z, fold, held_out, inner, C, balance)
+        _fit_probes(clean, z, fold, held_out, inner, config.C, config.balance)
         for held_out in range(int(fold.max()) + 1)
     ]
     weights, intercept, n_train = (np.stack(part, axis=1) for part in zip(*fits, strict=True))
@@ -110,19 +62,24 @@ def fit_and_read_layer(
         weights=weights[:, :, None],
         intercept=intercept[:, :, None],
         n_train=n_train,
-        C=float(C),
-        balance=balance,
+        C=float(config.C),
+        balance=config.balance,
         calibrated=calibrate,
     )
     logits = {name: probes.logits(own[:, None], fold)[:, :, 0] for name, own in states.items()}
     return probes, logits
 
 
-def probes_of_layer(
-    bank: StateBank, layer: int, passes: Sequence[str], **options: Any
-) -> tuple[ProbeSet, dict[str, np.ndarray]]:
-    """`fit_and_read_layer` on the states of these passes in a run folder."""
-    return fit_and_read_layer({n: bank.layer(n, layer) for n in passes}, layer=layer, **options)
+def readings_of(answers: Labelled, logits: Sequence[Mapping[str, np.ndarray]]) -> Readings:
+    """Readings of a dataset from the logits [probe, question] of its layers, by pass."""
+    return Readings(
+        ids=answers.ids,
+        z=answers.z,
+        fold=answers.fold,
+        probes=PROBES,
+        logits={name: np.stack([own[name] for own in logits], axis=2) for name in logits[0]},
+        entity=answers.covariates.entity,
+    )
 
 
 def stacked(layers: Sequence[ProbeSet]) -> ProbeSet:
@@ -147,33 +104,16 @@ def read_layers(
     """
 
     def read(layer: int) -> tuple[ProbeSet, dict[str, np.ndarray]]:
+        states = {name: bank.layer(name, layer) for name in passes}
         if probes is None:
-            return probes_of_layer(
-                bank,
-                layer,
-                passes,
-                ids=answers.ids,
-                z=answers.z,
-                fold=answers.fold,
-                entity=answers.entities,
-                C=config.C,
-                balance=config.balance,
-            )
+            return fit_and_read_layer(states, answers, config, layer=layer)
         own = probes.at_layer(layer)
-        states = {name: bank.layer(name, layer)[:, None] for name in passes}
-        return own, {n: own.logits(values, answers.fold)[:, :, 0] for n, values in states.items()}
+        fold = answers.fold
+        return own, {n: own.logits(of[:, None], fold)[:, :, 0] for n, of in states.items()}
 
     layers = in_parallel(read, range(1, bank.layers + 1), progress=progress)
-    used = stacked([layer_probes for layer_probes, _ in layers])
-    readings = Readings(
-        ids=answers.ids,
-        z=answers.z,
-        fold=answers.fold,
-        probes=used.probes,
-        logits={name: np.stack([read[name] for _, read in layers], axis=2) for name in passes},
-        entity=answers.covariates.entity,
-    )
-    return readings, used
+    readings = readings_of(answers, [logits for _, logits in layers])
+    return readings, stacked([layer_probes for layer_probes, _ in layers])
 
 
 def _fit_probes(

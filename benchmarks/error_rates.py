@@ -12,8 +12,8 @@ from anchorscope.pathways.band import READ
 from anchorscope.pathways.dataset import DatasetInputs, whole_finding
 from anchorscope.pathways.effects import delta_p, flips
 from anchorscope.pathways.finding import Finding
-from anchorscope.pathways.fold_layers import cross_fit_answers
 from anchorscope.pathways.power import WORLDS
+from anchorscope.probes.cross_fit import read_layers
 from anchorscope.probes.labelled import labelled
 from anchorscope.records import Estimate, Sample
 from anchorscope.run_folder.states import StateBank
@@ -73,11 +73,9 @@ def judge_states(
     All samples are of one dataset and usable.
     """
     answers = labelled(samples, samples[0].question.dataset, config)
-    states = {name: states[name] for name in READ if name in states}
-    readings, _ = cross_fit_answers(states, answers, config)
-    inputs = DatasetInputs(
-        model="", config=config, answers=answers, readings=readings, bank=StatesInMemory(states)
-    )
+    bank = StatesInMemory({name: states[name] for name in READ if name in states})
+    readings, _ = read_layers(bank, answers, config, [*bank.states])
+    inputs = DatasetInputs(model="", config=config, answers=answers, readings=readings, bank=bank)
     clean, cut = (readings.at(inputs.layer, "paper", name) for name in ("clean", "knockout"))
     return Judged(
         paper_gap=difference_of_means(delta_p(clean, cut), flips(clean, cut), inputs.draws),
