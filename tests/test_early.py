@@ -33,7 +33,7 @@ def no_model(monkeypatch) -> None:
     def load(*_, **__):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("anchorscope.pipeline.model.load_model", load)
+    monkeypatch.setattr("anchorscope.pipeline.prepare.load_model", load)
 
 
 @pytest.mark.parametrize(

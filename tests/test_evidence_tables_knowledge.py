@@ -20,7 +20,7 @@ from anchorscope.evidence.answer_only import question_probe_table
 from anchorscope.evidence.awareness import awareness_tables, cross_fitted, gaps_of_state
 from anchorscope.evidence.boundary import boundary_model_table, boundary_table
 from anchorscope.evidence.pieces import evidence_tables
-from anchorscope.probes.fold_probes import fold_logits
+from anchorscope.probes.cross_fit import fold_logits
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.probes.readings import Readings, read_abstained

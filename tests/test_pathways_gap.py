@@ -9,10 +9,12 @@ import pytest
 from kit.bands import made_band
 
 from anchorscope.config import Config
-from anchorscope.pathways.fold_layers import PARTS, entity_parts, layer_influence
-from anchorscope.pathways.gap import (
+from anchorscope.pathways.fold_layers import (
+    PARTS,
     drawn_parts,
+    entity_parts,
     gap_with_interval,
+    layer_influence,
     same_gap,
     smoothed_variance,
     strict_gap,

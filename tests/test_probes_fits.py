@@ -9,7 +9,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from anchorscope.probes.fold_probes import FoldTask, fit_fold_tasks, fold_logits, task_logits
+from anchorscope.probes.cross_fit import FoldTask, fit_fold_tasks, fold_logits, task_logits
 from anchorscope.probes.folds import PROBES, entity_folds, training_rows
 from anchorscope.probes.linear_probe import LinearProbe
 from anchorscope.probes.readings import Readings

@@ -43,7 +43,7 @@ def study(
     same command continues a stopped study. Exit code 1 if a model failed.
     """
     from anchorscope.pipeline.study.file import read_study, value_of
-    from anchorscope.pipeline.study.plan import plan_rows, plan_study
+    from anchorscope.pipeline.study.study import plan_rows, plan_study
     from anchorscope.pipeline.study.study import study as run_study
 
     # Values as TOML reads them; what it cannot read is text.

@@ -14,7 +14,7 @@ from anchorscope.detect.material import Material
 from anchorscope.errors import UserError
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.effects import flips
-from anchorscope.probes.fold_probes import FoldTask, fit_fold_tasks, task_logits
+from anchorscope.probes.cross_fit import FoldTask, fit_fold_tasks, task_logits
 from anchorscope.probes.linear_probe import DEFAULT_C, LinearProbe
 from anchorscope.stats.ranking import auroc
 

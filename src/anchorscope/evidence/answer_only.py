@@ -7,7 +7,7 @@ import pandas as pd
 
 from anchorscope.engine.interventions import ANSWER_ONLY, QUESTION_ONLY
 from anchorscope.evidence.pieces import Part, Piece, PieceInputs, effect_rows
-from anchorscope.probes.fold_probes import fold_logits
+from anchorscope.probes.cross_fit import fold_logits
 from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.records import MODES
 from anchorscope.run_folder.table_columns import EVIDENCE

@@ -15,7 +15,7 @@ import numpy as np
 from anchorscope.engine.interventions import CLEAN, QUESTION_ONLY
 from anchorscope.evidence.pieces import PREDICTED, Part, Piece, PieceInputs, Subset, Tables
 from anchorscope.pathways.effects import ROLES, pathways, regroup
-from anchorscope.probes.fold_probes import fold_logits
+from anchorscope.probes.cross_fit import fold_logits
 from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.records import Mode
 from anchorscope.stats.intervals import Draws

@@ -24,10 +24,15 @@ from anchorscope.pathways.effects import (
     probes_table,
 )
 from anchorscope.pathways.finding import FEWEST, Finding, examine, find, findings_table
-from anchorscope.pathways.fold_layers import FoldBand, band_of_folds, read_fold_layer
-from anchorscope.pathways.gap import same_gap, whole_gap
+from anchorscope.pathways.fold_layers import (
+    FoldBand,
+    band_of_folds,
+    read_fold_layer,
+    same_gap,
+    whole_gap,
+)
 from anchorscope.pathways.power import SHARES, WORLDS, deciding_power, power
-from anchorscope.pathways.strict_tables import Row, strict_row
+from anchorscope.pathways.strict_tables import strict_row
 from anchorscope.probes.labelled import Labelled
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Mode
@@ -67,17 +72,23 @@ class DatasetInputs:
 def pathway_tables(inputs: DatasetInputs, spread: Spread) -> Tables:
     """The tables of ΔP, probes, controls and strict mode, and the finding."""
     finding = whole_finding(inputs, spread, worlds=WORLDS)
-    parts = [
-        partial(_plain_tables, inputs),
-        *(partial(_mode_tables, inputs, mode) for mode in MODES),
-        *(partial(_layer_row, inputs, layer) for layer in inputs.readings.layer_numbers),
-    ]
-    plain, *rest = spread("pathways", parts)
-    by_mode, rows = rest[: len(MODES)], rest[len(MODES) :]
+    config, readings = inputs.config, inputs.readings
     names = {"model": inputs.model, "dataset": inputs.answers.dataset}
+    of_layer = partial(
+        strict_row, readings, inputs.bank, config=config, covariates=inputs.answers.covariates
+    )
+    parts = [
+        partial(probes_table, readings, **names, seed=config.seed, resamples=config.resamples),
+        partial(controls_table, readings, **names, delta=config.delta),
+        *(partial(_mode_tables, inputs, mode) for mode in MODES),
+        *(partial(of_layer, layer) for layer in readings.layer_numbers),
+    ]
+    probes, controls, *rest = spread("pathways", parts)
+    by_mode, rows = rest[: len(MODES)], rest[len(MODES) :]
     return {
         **{n: pd.concat([tables[n] for tables in by_mode], ignore_index=True) for n in by_mode[0]},
-        **plain,
+        "probes": probes,
+        "controls": controls,
         "strict": pd.DataFrame([{**names, **row} for row in rows]),
         "findings": findings_table(finding, **names, layer=inputs.layer),
     }
@@ -145,18 +156,6 @@ def _sets_of_folds(inputs: DatasetInputs, spread: Spread) -> list[FoldBand]:
     return [folds for folds in sets if folds is not None]
 
 
-def _layer_row(inputs: DatasetInputs, layer: int) -> Row:
-    """The row of one layer in strict.csv."""
-    clean, knocked = (inputs.bank.layer(name, layer) for name in (CLEAN.name, KNOCKOUT.name))
-    return strict_row(
-        inputs.readings,
-        (clean, knocked),
-        layer,
-        config=inputs.config,
-        covariates=inputs.answers.covariates,
-    )
-
-
 def _mode_tables(inputs: DatasetInputs, mode: Mode) -> Tables:
     """The tables of a mode: each sample's group by layer, ΔP of the groups, and the control's."""
     config, readings = inputs.config, inputs.readings
@@ -186,15 +185,3 @@ def _mode_tables(inputs: DatasetInputs, mode: Mode) -> Tables:
         _, layers = grouped(replace(readings, logits=logits))
         tables["control_layers"] = layers.assign(intervention=NEUTRAL.name)
     return tables
-
-
-def _plain_tables(inputs: DatasetInputs) -> Tables:
-    """The tables of the probes' AUROC by layer, and of every control's flips and ΔP."""
-    names = {"model": inputs.model, "dataset": inputs.answers.dataset}
-    draws = inputs.draws
-    return {
-        "probes": probes_table(
-            inputs.readings, **names, seed=draws.seed, resamples=draws.resamples
-        ),
-        "controls": controls_table(inputs.readings, **names, delta=inputs.config.delta),
-    }

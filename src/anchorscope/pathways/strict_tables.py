@@ -15,8 +15,9 @@ import numpy as np
 from scipy.special import expit
 
 from anchorscope.config import Config, Delta, unit_of
+from anchorscope.engine.interventions import CLEAN, KNOCKOUT
 from anchorscope.pathways.effects import ROLES, Roles, delta_p, estimate_columns, flips, prediction
-from anchorscope.pathways.gap import gap_of
+from anchorscope.pathways.fold_layers import gap_of
 from anchorscope.pathways.one_law import (
     Fit,
     Pair,
@@ -26,11 +27,12 @@ from anchorscope.pathways.one_law import (
     one_law,
     shared_noise,
 )
-from anchorscope.probes.fold_probes import fold_logits
+from anchorscope.probes.cross_fit import fold_logits
 from anchorscope.probes.folds import training_rows
 from anchorscope.probes.labelled import Covariates
 from anchorscope.probes.readings import Readings
 from anchorscope.records import MODES, Estimate
+from anchorscope.run_folder.states import StateBank
 from anchorscope.stats.intervals import (
     NOTHING,
     Draws,
@@ -53,16 +55,14 @@ Row = dict[str, Any]  # by column
 
 def strict_row(
     readings: Readings,
-    states: tuple[np.ndarray, np.ndarray],
+    bank: StateBank,
     layer: int,
     *,
     config: Config,
     covariates: Covariates,
 ) -> Row:
-    """The row of one layer in strict.csv, without model and dataset.
-
-    `states` are the layer's clean and knocked-out states [question, width].
-    """
+    """The row of one layer in strict.csv, without model and dataset."""
+    states = bank.layer(CLEAN.name, layer), bank.layer(KNOCKOUT.name, layer)
     draws, unit = Draws(seed=config.seed, resamples=config.resamples), unit_of(config.delta)
     read = ~np.isnan(readings.at(layer, "paper", "knockout"))
     paper, same = (

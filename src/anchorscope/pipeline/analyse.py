@@ -27,7 +27,7 @@ from anchorscope.pathways.dataset import DatasetInputs, pathway_tables
 from anchorscope.pipeline.request import Run
 from anchorscope.pipeline.variants import ablation_table
 from anchorscope.probes.cross_fit import read_layers
-from anchorscope.probes.labelled import labelled
+from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.probes.readings import Readings
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Sample
@@ -151,25 +151,33 @@ def _pathway_tables(run: Run, dataset: Dataset, readings: Readings) -> Tables:
     return pathway_tables(inputs, spread)
 
 
-# Describe a run without a model, and write the figures and report of any run.
+# Analyse a run without a model, and write the figures and report of any run.
 
 
-def describe(
-    store: Store, config: Config, *, command: str, model: dict[str, Any], dataset: dict[str, Any]
+def analyse_given(
+    run: Run,
+    samples: Sequence[Sample],
+    answers: Labelled,
+    *,
+    title: str,  # of the dataset
+    command: str,
+    model: dict[str, Any],
 ) -> None:
-    """Write run.json for a run without a model, and an empty table of spans."""
-    store.save_info(
+    """Analyse the stored states of a run without a model, and describe it in run.json."""
+    about = {"name": answers.dataset, "title": title, "questions": len(samples), "dropped": {}}
+    run.store.save_info(
         {
-            "config": asdict(config),
+            "config": asdict(run.config),
             "command": command,
             "model": model,
-            "datasets": [dataset],
+            "datasets": [about],
             "versions": versions(),
             "git": git_revision(),
         }
     )
     empty = pd.DataFrame(columns=list(table_columns.SPANS))
-    store.write("tables/spans.csv", partial(empty.to_csv, index=False))
+    run.store.write("tables/spans.csv", partial(empty.to_csv, index=False))
+    analyse(run, [Dataset(samples=samples, answers=answers, shards=1)])
 
 
 def publish(run: Run, **extras: list[str]) -> RunView:

@@ -21,7 +21,7 @@ from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import piece_of
 from anchorscope.evidence.shards import Shards
 from anchorscope.pipeline.executor import check_spread, open_reader
-from anchorscope.pipeline.model import load, threads_of_run
+from anchorscope.pipeline.prepare import load, threads_of_run
 from anchorscope.pipeline.read_states import read_pieces, read_states
 from anchorscope.pipeline.request import Questions, Run, command_of, resolve
 from anchorscope.progress import Progress, Quiet

@@ -30,8 +30,7 @@ from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Tables, passes_of_pieces, pieces_of
 from anchorscope.parallel import begin_own_process, default_workers, end_workers
 from anchorscope.pipeline.analyse import analyse_dataset, stored_datasets, train_probes
-from anchorscope.pipeline.model import leased
-from anchorscope.pipeline.prepare import prepare
+from anchorscope.pipeline.prepare import leased, prepare
 from anchorscope.pipeline.read_states import Reader, Task, Worker
 from anchorscope.pipeline.request import Run
 from anchorscope.run_folder.samples import answers_name

@@ -26,8 +26,7 @@ from anchorscope.datasets.state_arrays import (
     open_arrays,
 )
 from anchorscope.errors import UserError
-from anchorscope.pipeline.analyse import Dataset, describe, publish
-from anchorscope.pipeline.analyse import analyse as analyse_stored
+from anchorscope.pipeline.analyse import analyse_given, publish
 from anchorscope.pipeline.request import Run, option_words
 from anchorscope.probes.labelled import Labelled, labelled
 from anchorscope.progress import Progress
@@ -129,9 +128,11 @@ def _store_and_analyse(run: Run, arrays: Arrays, *, name: str, source: Any) -> N
         words = ["anchorscope", "analyse", str(source), "--title", config.model]
         words += option_words(config, OPTIONS)
         command = shlex.join([*words, "--out", str(store.path)])
-    describe(
-        store,
-        config,
+    analyse_given(
+        run,
+        samples,
+        answers,
+        title=name,
         command=command,
         model={
             "name": config.model,
@@ -142,9 +143,7 @@ def _store_and_analyse(run: Run, arrays: Arrays, *, name: str, source: Any) -> N
             "prompt": "none",
             "why": "states that were extracted elsewhere, no model",
         },
-        dataset={"name": name, "title": name, "questions": len(samples), "dropped": {}},
     )
-    analyse_stored(run, [Dataset(samples=samples, answers=answers, shards=1)])
     publish(run)
 
 

@@ -11,13 +11,12 @@ from pathlib import Path
 import pandas as pd
 
 from anchorscope.config import Config
-from anchorscope.pipeline.analyse import Dataset, analyse, describe, publish
+from anchorscope.pipeline.analyse import analyse_given, publish
 from anchorscope.pipeline.request import Run
 from anchorscope.pipeline.variants import ROBUST_TABLE, robust_table
 from anchorscope.probes.labelled import labelled
-from anchorscope.progress import Progress, Quiet
+from anchorscope.progress import Progress
 from anchorscope.run_folder.states import save_states, shard_name
-from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 from anchorscope.simulate.worlds import Truth, samples_of, simulate_states
 
@@ -39,10 +38,10 @@ def simulate(
 
     """
     config = config or config_of(truth)
-    store = Store.open(out, {"simulate": asdict(truth), **config.identity()})
+    run = Run.open(out, {"simulate": asdict(truth), **config.identity()}, config, (), progress)
+    store = run.store
     if store.info.get("finished") and (store.has(ROBUST_TABLE) or not config.robust):
         return RunView.open(store.path)
-    run = Run(store=store, config=config, progress=progress or Quiet())
     with store.owned():
         _analyse(run, truth)
         return publish(run)
@@ -62,9 +61,11 @@ def _analyse(run: Run, truth: Truth) -> None:
     for name, states in world.states.items():
         save_states(store, shard_name(name, 0), ids, states)
     options = [word for name, value in asdict(truth).items() for word in (f"--{name}", str(value))]
-    describe(
-        store,
-        config,
+    analyse_given(
+        run,
+        samples,
+        labelled(samples, "simulated", config),
+        title="Simulated",
         command=shlex.join(["anchorscope", "simulate", *options, "--out", str(store.path)]),
         model={
             "name": f"Simulated: {truth.world}",
@@ -75,12 +76,7 @@ def _analyse(run: Run, truth: Truth) -> None:
             "prompt": "none",
             "why": "simulated states with a known truth, no model",
         },
-        dataset={
-            "name": "simulated", "title": "Simulated", "questions": truth.samples, "dropped": {},
-        },
-    )  # fmt: skip
-    answers = labelled(samples, "simulated", config)
-    analyse(run, [Dataset(samples=samples, answers=answers, shards=1)])
+    )
     if config.robust:
         table = robust_table(run, {"simulated": samples}, [])
         store.write(ROBUST_TABLE, partial(table.to_csv, index=False))
