@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from anchorscope.datasets import atlas_facts as table
+from anchorscope.datasets import atlas as table
 from anchorscope.datasets import load_questions
 from anchorscope.datasets.atlas import SHOWN
 from anchorscope.datasets.atlas_compare import SHOWN as COMPARED

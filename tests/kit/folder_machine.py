@@ -66,15 +66,6 @@ class FolderMachine(RuleBasedStateMachine):
         else:
             self._keep(name, content)
 
-    @rule(name=names, content=contents)
-    def create(self, name: str, content: bytes) -> None:
-        """Create a file; if there is one already, its content stays."""
-        there = (self.path / name).is_file()
-        with self.disk.dying():
-            self.store.create(name, content)
-        if not there:
-            self._keep(name, content)
-
     def _keep(self, name: str, content: bytes) -> None:
         self.kept[name] = content
         self.unsure.pop(name, None)

@@ -4,13 +4,17 @@ The popularity is the population of the city or country asked about; elements ha
 entity is the row of the table that holds the fact, so that all questions about one country (its
 capital, its currency, the country of that capital) are in one fold. A question that holds its
 answer ("Mexico City is the capital of which country?") is left out.
+
+The facts are tables of the package, which scripts/make_atlas.py makes.
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any, NamedTuple
 
-from anchorscope.datasets import atlas_facts as table
 from anchorscope.datasets.source import Source
 from anchorscope.datasets.text import normalised, words
 from anchorscope.records import Question, Shot
@@ -31,8 +35,95 @@ RETEST_SHOTS = (
 SHOWN = {"toronto", "portugal", "japan", "oxygen"}  # the worked examples' entities
 
 
+class Country(NamedTuple):
+    code: str  # ISO 3166, two letters
+    article: str  # "the" in "the Netherlands", else empty
+    names: tuple[str, ...]  # the first is the usual one
+    capitals: tuple[str, ...]  # none where it is disputed
+    continents: tuple[str, ...]
+    currencies: tuple[str, ...]
+    population: int
+    area: int  # square kilometres
+
+    @property
+    def key(self) -> str:
+        return self.code
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def phrase(self) -> str:
+        """The name as used in a sentence, with its article."""
+        return f"{self.article} {self.name}".strip()
+
+
+class City(NamedTuple):
+    key: str  # GeoNames' number
+    name: str
+    country: str
+    also: tuple[str, ...]  # further right answers to "which country", as England for Leeds
+    population: int
+    latitude: float
+    longitude: float
+
+    @property
+    def phrase(self) -> str:
+        return self.name
+
+
+class Element(NamedTuple):
+    number: int
+    symbol: str
+    names: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        return str(self.number)
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def phrase(self) -> str:
+        return self.name
+
+
+def countries() -> list[Country]:
+    """The members of the United Nations, by code."""
+    return [Country(**row) for row in _rows("countries.csv")]
+
+
+def cities() -> list[City]:
+    """Cities with an unambiguous name, from small towns to the largest."""
+    return [City(**row) for row in _rows("cities.csv")]
+
+
+def elements() -> list[Element]:
+    """The chemical elements by atomic number."""
+    return [Element(**row) for row in _rows("elements.csv")]
+
+
+_NUMBERS = {"population": int, "area": int, "number": int, "latitude": float, "longitude": float}
+_LISTS = ("names", "capitals", "continents", "currencies", "also")
+
+
+def _rows(name: str) -> Iterator[dict[str, Any]]:
+    """The rows of a table; names in a list are separated by |."""
+    text = (files("anchorscope.datasets") / "facts" / name).read_text(encoding="utf-8")
+    for row in csv.DictReader(text.splitlines()):
+        yield {
+            column: tuple(filter(None, cell.split("|")))
+            if column in _LISTS
+            else _NUMBERS.get(column, str)(cell)
+            for column, cell in row.items()
+        }
+
+
 def make() -> list[Question]:
-    """Make all questions of the set, in the order of the table."""
+    """Make all questions of the set, in the order of the"""
     every = [*_cities(), *_countries(), *_elements()]
     return [
         question
@@ -43,9 +134,9 @@ def make() -> list[Question]:
 
 
 def _cities() -> Iterator[Question]:
-    countries = {country.code: country for country in table.countries()}
-    for city in table.cities():
-        country = countries[city.country]
+    by_code = {country.code: country for country in countries()}
+    for city in cities():
+        country = by_code[city.country]
         if city.name in country.capitals[:1]:
             continue  # "capital-of" asks for the same fact
         yield _question(
@@ -58,8 +149,8 @@ def _cities() -> Iterator[Question]:
 
 
 def _countries() -> Iterator[Question]:
-    also = {(city.country, city.name): city.also for city in table.cities()}
-    for country in table.countries():
+    also = {(city.country, city.name): city.also for city in cities()}
+    for country in countries():
         about = {"entity": country.name, "population": country.population}
         for relation, text, answers in (
             ("capital", "What is the capital of {}?", country.capitals),
@@ -76,7 +167,7 @@ def _countries() -> Iterator[Question]:
 
 
 def _elements() -> Iterator[Question]:
-    for element in table.elements():
+    for element in elements():
         name, symbol, number = element.name, element.symbol, element.number
         for relation, text, answers, subject in (
             ("symbol", f"What is the chemical symbol of {name}?", (symbol,), name),
@@ -87,7 +178,7 @@ def _elements() -> Iterator[Question]:
                 element.names,
                 symbol,
             ),
-            ("atomic-number", f"What is the atomic number of {name}?", (str(number),), name),
+            ("atomic-number", f"What is the atomic number of {name}?", (element.key,), name),
         ):
             yield _question(f"{relation}/{number}", text, answers, subject, entity=name)
 

@@ -8,11 +8,11 @@ popularity is the smaller of the two populations; elements have none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from anchorscope.datasets import atlas_facts as table
+from anchorscope.datasets.atlas import City, Country, Element, cities, countries, elements
 from anchorscope.datasets.source import Source
 from anchorscope.datasets.text import digest
 from anchorscope.records import Question, Shot
@@ -34,18 +34,12 @@ SHOWN = {"Tokyo", "Oslo", "Belgium", "Canada", "Helsinki", "Rome", "helium", "go
 KNOWN = 1_000_000  # cities from this population on
 
 
-class Thing(NamedTuple):
-    """A thing to compare: `measures` has a number for each relation of its kind."""
-
-    key: str
-    name: str
-    phrase: str
-    measures: dict[str, float]
-    population: float | None
+Thing = City | Country | Element
 
 
 class Relation(NamedTuple):
     text: str
+    measure: str  # the field of a thing that is compared
     clear: Callable[[float, float], bool]  # whether lower and higher differ beyond doubt
 
 
@@ -60,55 +54,35 @@ def _more(least: float, most: float = float("inf")) -> Callable[[float, float], 
 # City limits are drawn in many ways, so populations of cities must differ threefold. Further
 # east is only asked where the way round the globe is plain.
 CITIES = {
-    "city-population": Relation("Which city has more people, {} or {}?", _times(3)),
-    "north": Relation("Which city is further north, {} or {}?", _more(5)),
-    "east": Relation("Which city is further east, {} or {}?", _more(15, 120)),
+    "city-population": Relation("Which city has more people, {} or {}?", "population", _times(3)),
+    "north": Relation("Which city is further north, {} or {}?", "latitude", _more(5)),
+    "east": Relation("Which city is further east, {} or {}?", "longitude", _more(15, 120)),
 }
 COUNTRIES = {
-    "country-population": Relation("Which country has more people, {} or {}?", _times(2)),
-    "area": Relation("Which country has the larger area, {} or {}?", _times(2)),
+    "country-population": Relation(
+        "Which country has more people, {} or {}?", "population", _times(2)
+    ),
+    "area": Relation("Which country has the larger area, {} or {}?", "area", _times(2)),
 }
 ELEMENTS = {
-    "higher-number": Relation("Which element has the higher atomic number, {} or {}?", _more(5)),
+    "higher-number": Relation(
+        "Which element has the higher atomic number, {} or {}?", "number", _more(5)
+    ),
 }
 
 
 def make() -> list[Question]:
     """Make all questions of the set, kind by kind."""
+    known = [city for city in cities() if city.population >= KNOWN]
     return [
-        *_compared("cities", 104, _cities(), CITIES),
-        *_compared("countries", 36, _countries(), COUNTRIES),
-        *_compared("elements", 22, _elements(), ELEMENTS),
+        *_compared("cities", 104, known, CITIES),
+        *_compared("countries", 36, countries(), COUNTRIES),
+        *_compared("elements", 22, elements(), ELEMENTS),
     ]
 
 
-def _cities() -> Iterator[Thing]:
-    for city in table.cities():
-        if city.population >= KNOWN:
-            people = float(city.population)
-            measures = {
-                "city-population": people,
-                "north": city.latitude,
-                "east": city.longitude,
-            }
-            yield Thing(city.key, city.name, city.name, measures, people)
-
-
-def _countries() -> Iterator[Thing]:
-    for country in table.countries():
-        people = float(country.population)
-        measures = {"country-population": people, "area": float(country.area)}
-        yield Thing(country.code, country.name, country.phrase, measures, people)
-
-
-def _elements() -> Iterator[Thing]:
-    for element in table.elements():
-        measures = {"higher-number": float(element.number)}
-        yield Thing(str(element.number), element.name, element.name, measures, None)
-
-
 def _compared(
-    kind: str, blocks: int, things: Iterator[Thing], relations: dict[str, Relation]
+    kind: str, blocks: int, things: Sequence[Thing], relations: dict[str, Relation]
 ) -> Iterator[Question]:
     """Make the questions about all pairs within each block."""
     members: dict[int, list[Thing]] = {}
@@ -132,12 +106,13 @@ def _question(
         return None  # "Guinea or Papua New Guinea": the one name cannot be told from the other
     first, second = sorted(pair, key=lambda thing: digest("order", *keys, thing.key))
     for name in sorted(relations, key=lambda name: digest(name, *keys)):
-        low, high = sorted(pair, key=lambda thing: thing.measures[name])
-        if relations[name].clear(low.measures[name], high.measures[name]):
+        measure = relations[name].measure
+        low, high = sorted(pair, key=lambda thing: getattr(thing, measure))
+        if relations[name].clear(getattr(low, measure), getattr(high, measure)):
             break
     else:
         return None
-    people = [thing.population for thing in pair if thing.population is not None]
+    people = [float(thing.population) for thing in pair if not isinstance(thing, Element)]
     return Question(
         id=f"atlas-compare:test:{name}/{'-'.join(keys)}",
         dataset="atlas-compare",

@@ -166,11 +166,6 @@ def read_listing(path: Path, info: Mapping[str, Any] | None = None) -> Entries:
     return entries
 
 
-def listing_info(entries: Entries) -> dict[str, dict[str, str]]:
-    """Encode the list of files for run.json: size and SHA-256 of each."""
-    return {"files": {name: f"{w.bytes} {w.sha256}" for name, w in sorted(entries.items())}}
-
-
 class _Marker(BaseModel, strict=True):
     name: str
     bytes: int

@@ -37,7 +37,6 @@ from anchorscope.run_folder.manifest import (
     RUN,
     Busy,
     info_text,
-    listing_info,
     marked_names,
     marker_name,
     marker_text,
@@ -139,7 +138,8 @@ class Store:
             self._info |= changes
             return
         if changes.get("finished"):
-            changes = {**changes, **listing_info(self._marked())}
+            files = {name: f"{w.bytes} {w.sha256}" for name, w in sorted(self._marked().items())}
+            changes = {**changes, "files": files}
         self._put(RUN, info_text({**self.info, **changes}))
 
     def write(self, name: str, save: Save) -> None:
@@ -147,13 +147,6 @@ class Store:
         with disk_errors(self.root):
             written = save_atomic(self.file(name), save)
         self._mark(name, written)
-
-    def create(self, name: str, data: bytes) -> None:
-        """Write and mark a file unless it exists; the first of several writers wins."""
-        with disk_errors(self.root):
-            written = create_atomic(self.file(name), data)
-        if written is not None:
-            self._mark(name, written)
 
     def add(self, *names: str) -> None:
         """Mark files, or all files of folders, that were written by other means."""
@@ -257,7 +250,10 @@ def _lock(folder: Path) -> Iterator[None]:
         try:
             lock.acquire()
         except Timeout:
-            raise Busy.by(folder, _read_owner(folder / OWNER)) from None
+            owner = None
+            with suppress(OSError, ValueError):
+                owner = json.loads((folder / OWNER).read_text(encoding="utf-8"))
+            raise Busy.by(folder, owner) from None
     try:
         write_atomic(folder / OWNER, json.dumps(this_owner(), indent=1))
         yield
@@ -267,9 +263,3 @@ def _lock(folder: Path) -> Iterator[None]:
             with suppress(OSError):
                 (folder / name).unlink()
         lock.release()
-
-
-def _read_owner(file: Path) -> Any:
-    """The content of owner.json; None where it is missing or makes no sense."""
-    with suppress(OSError, ValueError):
-        return json.loads(file.read_text(encoding="utf-8"))

@@ -149,7 +149,7 @@ class RunView:
     @property
     def has_robust(self) -> bool:
         """Whether the run has robust.csv, the finding under other choices."""
-        return self._has_table("robust")
+        return (self.path / "tables/robust.csv").is_file()
 
     @cached_property
     def findings(self) -> pd.DataFrame:
@@ -223,9 +223,6 @@ class RunView:
         columns = ["model", "dataset", "n", "finding", "why"]
         return self.findings[columns].to_html(index=False)
 
-    def _has_table(self, name: str) -> bool:
-        return (self.path / "tables" / f"{name}.csv").is_file()
-
 
 def where(table: pd.DataFrame, **equal: object) -> pd.DataFrame:
     """Select the rows of a table whose columns have these values."""
@@ -250,7 +247,7 @@ def values(table: pd.DataFrame, name: str) -> pd.Series:
 
 def _read_csv(run: RunView, name: str, columns: Columns, *, optional: bool = False) -> pd.DataFrame:
     """Read and check tables/<name>.csv; a dataset called 'NA' is a name, not a missing number."""
-    if optional and not run._has_table(name):
+    if optional and not (run.path / "tables" / f"{name}.csv").is_file():
         return pd.DataFrame(columns=list(columns))
 
     def read(file: Path) -> pd.DataFrame:
