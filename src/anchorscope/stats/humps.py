@@ -224,7 +224,7 @@ def two_humps(shifts: np.ndarray, *, seed: int = 0) -> Humps:
     ).fit(x[:, None])  # fmt: skip
     two = mixture.bic(x[:, None]) + 2 * n * np.log(spread)  # in the shifts' own unit
     one = n * np.log(2 * np.pi * shifts.var()) + n + 2 * np.log(n)
-    means = mixture.means_[:, 0]
+    means = np.ravel(np.asarray(mixture.means_))
     low = int(np.argmin(means))
     # The wider component would have both ends; beyond its own mean a hump is one-sided.
     lower = (x < means[low]) | ((mixture.predict(x[:, None]) == low) & (x < means[1 - low]))
