@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.run_folder.view import RunView
-from anchorscope.show.explore.page import write_view
+from anchorscope.show.view_page import write_view
 
 GALLERY = Path(__file__).parents[1] / "docs" / "gallery"
 PASSES = ("clean", "knockout", "neutral")

@@ -12,7 +12,7 @@ from kit.web_server import app_here
 
 from anchorscope.app import page as app
 from anchorscope.app.page import AppState, Step
-from anchorscope.inspection.choices import Choices
+from anchorscope.inspection.result import Choices
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")

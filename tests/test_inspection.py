@@ -22,7 +22,7 @@ from anchorscope.detect.scored import Scored
 from anchorscope.detect.side_probes import Beliefs
 from anchorscope.engine.interventions import TokenPositions, keys_of
 from anchorscope.errors import UserError
-from anchorscope.inspection.choices import heads_in
+from anchorscope.inspection.result import heads_in
 from anchorscope.models import Model
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.run_folder.identity import weights_hash

@@ -26,8 +26,8 @@ from anchorscope.models import load_model
 from anchorscope.pipeline.study.file import study_of
 from anchorscope.run_folder.manifest import read_listing, read_markers
 from anchorscope.run_folder.remote import Remote
-from anchorscope.show.explore.page import write_view
 from anchorscope.show.report import page
+from anchorscope.show.view_page import write_view
 from anchorscope.web.server import Access, Guard
 
 ROOT = Path(__file__).parents[1]

@@ -20,9 +20,8 @@ from scipy.stats import linregress
 
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView, where
-from anchorscope.show.explore.page import halves, lines, write_view
-from anchorscope.show.explore.stored_beliefs import beliefs_of
-from anchorscope.show.explore.token_texts import Tokens, tokens_of
+from anchorscope.show.token_texts import Tokens, tokens_of
+from anchorscope.show.view_page import beliefs_of, halves, lines, write_view
 from anchorscope.simulate import Truth
 
 
@@ -171,7 +170,7 @@ def test_a_browser_that_never_ends_does_not_hold_the_command(tmp_path, monkeypat
 
 
 def test_without_a_screen_no_browser_is_asked(tmp_path: Path, monkeypatch) -> None:
-    from anchorscope.cli.show import open_in_browser
+    from anchorscope.cli.results import open_in_browser
 
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
         monkeypatch.delenv(name, raising=False)

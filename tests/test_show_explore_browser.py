@@ -13,7 +13,7 @@ from kit.show_fixture import make_run
 from scipy.special import expit
 
 from anchorscope.run_folder.view import RunView, where
-from anchorscope.show.explore.page import write_view
+from anchorscope.show.view_page import write_view
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")

@@ -10,7 +10,7 @@ from kit.explore_fixture import ANSWER, IMAGE, START, make_evil
 from kit.show_fixture import SUBJECTS
 
 from anchorscope.run_folder.view import RunView
-from anchorscope.show.explore.page import write_view
+from anchorscope.show.view_page import write_view
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")

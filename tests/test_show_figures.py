@@ -20,8 +20,7 @@ from anchorscope.run_folder.view import RunView, where
 from anchorscope.show import plot_delta_p, write_figures
 from anchorscope.show.canvas import FORMATS, save_figure
 from anchorscope.show.charts import PALETTE, pale
-from anchorscope.show.delta_p import STYLES
-from anchorscope.show.figures import figure_of
+from anchorscope.show.figures import STYLES, figure_of
 
 FOUR = {"popqa": "PopQA", "triviaqa": "TriviaQA", "hotpotqa": "HotpotQA", "nq": "NQ"}
 PAIRS = [color for color in PALETTE for _ in "QA"]  # one colour a dataset; A is dashed

@@ -16,7 +16,7 @@ from kit.strict_fixture import add_strict
 from anchorscope.run_folder.table_columns import EVIDENCE, TEXT
 from anchorscope.run_folder.view import RunView, records, where
 from anchorscope.show import write_report
-from anchorscope.show.html import island
+from anchorscope.show.html import island, number, percent, short, span
 from anchorscope.show.report import (
     agreeing,
     draw,
@@ -26,7 +26,6 @@ from anchorscope.show.report import (
     marked,
 )
 from anchorscope.show.report import page as html
-from anchorscope.show.words import number, percent, short, span
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'"
 SECTIONS = [

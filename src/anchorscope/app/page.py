@@ -21,9 +21,8 @@ from pydantic import BaseModel, Field
 from anchorscope.config import Config
 from anchorscope.detect.detector import Detector
 from anchorscope.errors import UserError
-from anchorscope.inspection.choices import Choices, heads_in
 from anchorscope.inspection.inspect import Inspector, RecordedAnswer, with_subject
-from anchorscope.inspection.result import message, panel, streamed
+from anchorscope.inspection.result import Choices, heads_in, message, panel, streamed
 from anchorscope.models import Model
 from anchorscope.pipeline.run import run
 from anchorscope.progress import Progress
@@ -31,8 +30,8 @@ from anchorscope.records import Mode
 from anchorscope.run_folder.identity import weights_hash
 from anchorscope.run_folder.remote import cache_folder
 from anchorscope.run_folder.view import RunView
-from anchorscope.show.explore.token_texts import piece
 from anchorscope.show.html import bundle, page_style, render, source_hash, web_file
+from anchorscope.show.token_texts import piece
 from anchorscope.web.server import Access, ApiError, Guard, new_app
 
 log = logging.getLogger(__name__)

@@ -9,13 +9,11 @@ from typing import Annotated
 
 import typer
 
-from anchorscope.cli.after_run import power, verdicts, verify
 from anchorscope.cli.detect import detect
 from anchorscope.cli.model import datasets, doctor, get, models
-from anchorscope.cli.run import analyse, run, simulate
+from anchorscope.cli.results import claims, export, figure, power, verdicts, verify, view
+from anchorscope.cli.run import analyse, run, simulate, study
 from anchorscope.cli.serve import app as app_command
-from anchorscope.cli.show import claims, export, figure, view
-from anchorscope.cli.study import study
 from anchorscope.cli.terminal import Terminal, echo
 from anchorscope.errors import UserError
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -23,6 +23,9 @@ from anchorscope.cli.serve import serve
 from anchorscope.cli.terminal import Bar, Terminal, echo, plain_table
 from anchorscope.config import Config, words
 from anchorscope.errors import UserError
+
+if TYPE_CHECKING:
+    from anchorscope.detect.detector import Detector
 
 detect = typer.Typer(no_args_is_help=True, help="Detectors of wrong answers.")
 
@@ -65,7 +68,6 @@ def evaluate(
     from anchorscope.run_folder.view import RunView
     from anchorscope.show import write_report
     from anchorscope.show.detectors import write_detect_figures
-    from anchorscope.show.sentences import decisions
 
     names = words(methods)
     folder = out or runs[0]
@@ -116,7 +118,6 @@ def train(
     """Train a detector on a run's answers and save it with its evaluation and model card."""
     from anchorscope.detect.detector import Detector
     from anchorscope.detect.saved import check_place
-    from anchorscope.show.sentences import detector_sentences
 
     check_place(out.expanduser())
     names = words(data) or None
@@ -129,6 +130,25 @@ def train(
     detector.save(out)
     echo(detector_sentences(detector))
     echo(str(out))
+
+
+def detector_sentences(detector: Detector) -> str:
+    """Describe a trained detector's accuracy, threshold and promise in a few lines."""
+    numbers, data = detector.evaluation, detector.trained_on
+    low, high = detector.band or (detector.threshold, detector.threshold)
+    lines = [
+        f"{detector.method.name}: AUROC {numbers['auroc']:.3f} [{numbers['auroc_low']:.3f}, "
+        f"{numbers['auroc_high']:.3f}] on unseen entities, from {data['answers']} answers "
+        f"({data['wrong']} wrong) of {', '.join(data['datasets'])}.",
+        f"Flags above {detector.threshold:.3f}; cannot say between {low:.3f} and {high:.3f} "
+        f"({numbers['cannot_say']:.0%} of held-out answers).",
+        f"Promised: {detector.promise}." if detector.promise else "",
+        f"Draws {draws} answers beside each that it scores: as much again, {draws} times."
+        if (draws := detector.method.samples_)
+        else "",
+        detector.caution,
+    ]
+    return "\n".join(line for line in lines if line)
 
 
 @detect.command()
@@ -220,3 +240,9 @@ def _print_table(table: Any) -> None:
         cells = (f"{row.auroc:.3f} [{row.auroc_low:.3f}, {row.auroc_high:.3f}]" for row in numbers)
         drawn.add_row(str(dataset), str(title), *cells)
     Terminal().print(drawn)
+
+
+def decisions(row: dict[Any, Any]) -> str:
+    """Format both modes' decisions: "paper undecided (+0.002), strict fails (-0.018)"."""
+    modes = [mode for mode in ("paper", "strict") if f"{mode}_decision" in row]
+    return ", ".join(f"{m} {row[f'{m}_decision']} ({row[f'{m}_value']:+.3f})" for m in modes)

@@ -55,26 +55,19 @@ def app(
     """
     require_packages("app", "app", "fastapi", "uvicorn")
     from anchorscope.app.page import USER, AppState, guarded_app, kept_run
-    from anchorscope.cli.show import open_in_browser
+    from anchorscope.cli.results import open_in_browser
     from anchorscope.detect.detector import Detector
     from anchorscope.run_folder.view import RunView
-    from anchorscope.web.server import (
-        LOCAL,
-        Server,
-        bind,
-        check_listener,
-        hosts_of,
-        start_listening,
-    )
+    from anchorscope.web import server as http
 
     if listen in ("0.0.0.0", "::", ""):  # nosec B104: this refuses it
         raise UserError(
             f"--listen '{listen}' is every address. Accepted: one address of this machine, the one "
             "that visitors type, so that no other name can be used to reach it."
         )
-    password = None if listen == LOCAL else os.environ.get(PASSWORD, "")
-    check_listener(listen, password, variable=PASSWORD, least=8)
-    bound = bind(listen, port)
+    password = None if listen == http.LOCAL else os.environ.get(PASSWORD, "")
+    http.check_listener(listen, password, variable=PASSWORD, least=8)
+    bound = http.bind(listen, port)
     view = None if run is None else RunView.open(run)
     trained = None if detector is None else Detector.load(detector)
     with Bar() as bar:
@@ -88,8 +81,8 @@ def app(
         bar.note("Checking the knockout on the model, and asking once to warm up ...")
         state = AppState(loaded, view, trained)
         state.warm()
-    server = Server(guarded_app(state, hosts=hosts_of(bound), password=password))
-    address = start_listening(bound)
+    server = http.Server(guarded_app(state, hosts=http.hosts_of(bound), password=password))
+    address = http.start_listening(bound)
     echo(f"Open {address} in a browser. Ctrl-C ends it.")
     if password is not None:
         echo(f"The name is {USER}. The password travels in the clear: use a tunnel.")
@@ -142,18 +135,11 @@ def serve(
     from anchorscope.detect.detector import Detector
     from anchorscope.serve.app import Limits, requests, serve_app
     from anchorscope.serve.served import Served
-    from anchorscope.web.server import (
-        LOCAL,
-        Server,
-        bind,
-        check_listener,
-        hosts_of,
-        start_listening,
-    )
+    from anchorscope.web import server as http
 
-    check_listener(listen, api_key, variable=API_KEY, least=16)
+    http.check_listener(listen, api_key, variable=API_KEY, least=16)
     limits = Limits(queue=queue, batch=batch, characters=question_chars, bytes=request_bytes)
-    bound = bind(listen, port)
+    bound = http.bind(listen, port)
     loaded = Detector.load(detector)
     _check_dataset(loaded.datasets, as_dataset)
     with Bar() as bar:
@@ -162,20 +148,20 @@ def serve(
         bar.note("Proving the detector on the model with one question ...")
         served = Served(loaded, lm, as_dataset, max_tokens=max_tokens)
         served.warm()
-    guard = serve_app(served, limits=limits, key=api_key, hosts=hosts_of(bound))
-    server = Server(guard, drain=drain, request_seconds=request_seconds)
+    guard = serve_app(served, limits=limits, key=api_key, hosts=http.hosts_of(bound))
+    server = http.Server(guard, drain=drain, request_seconds=request_seconds)
     if not quiet:
         lines = logging.StreamHandler()
         lines.setFormatter(logging.Formatter('{"time": "%(asctime)s", "request": %(message)s}'))
         requests.addHandler(lines)
         requests.setLevel(logging.INFO)
         requests.propagate = False
-    address = start_listening(bound)
+    address = http.start_listening(bound)
     echo(
         f"{served.model.name} with the detector '{served.detector.name}' at {address}v1. "
         "Ctrl-C ends it."
     )
-    if listen != LOCAL:
+    if listen != http.LOCAL:
         echo("The key and all text travel in the clear: put TLS in front.")
     with suppress(KeyboardInterrupt):  # Ctrl-C ends the server
         server.run(sockets=[bound])

@@ -32,15 +32,14 @@ from anchorscope.engine.transfer import to_host
 from anchorscope.errors import UserError, unknown
 from anchorscope.evidence.patching import subject_span, written
 from anchorscope.evidence.shards import read_ends
-from anchorscope.inspection.choices import PATCH, Choices, Head
 from anchorscope.inspection.readings import RunReadings, wrong_by_detector
-from anchorscope.inspection.result import Inspection, Token
+from anchorscope.inspection.result import PATCH, Choices, Head, Inspection, Token
 from anchorscope.models import Model, load_model
 from anchorscope.records import MODES, Mode, Question, Sample, Span
 from anchorscope.run_folder.identity import weights_hash
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.charts import color_of
-from anchorscope.show.explore.token_texts import piece
+from anchorscope.show.token_texts import piece
 from anchorscope.spans.characters import content_words, tokens_of
 from anchorscope.spans.question import QuestionSpans, find_spans
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,9 +18,9 @@ from anchorscope.pathways.effects import ROLES
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.records import Mode
 from anchorscope.run_folder.view import RunView, records, values, where
+from anchorscope.show.charts import FEW, Halves, middle_halves
 from anchorscope.stats.intervals import rate
 
-LEAST = 10  # samples of a group below which there is no band, and no share of wrong answers
 NEAR = 0.1  # probabilities this close count as the same
 
 
@@ -132,23 +132,15 @@ class RunReadings:
         """
         return {
             group: tuple(
-                self._middles.get((mode, layer, int(class_), group), (np.nan, np.nan))
+                self._middle_halves.get((mode, layer, int(class_), group), (np.nan, np.nan))
                 for layer, class_ in enumerate(predicted, start=1)
             )
             for group in "QA"
         }
 
     @cached_property
-    def _middles(self) -> dict[tuple[str, int, int, str], tuple[float, float]]:
-        """The quartiles of P(wrong) under the knockout, by mode, layer, class and pathway."""
-        rows, middles = where(self.run.pathways, dataset=self.dataset), {}
-        key = ["mode", "layer", "prediction", "pathway"]
-        for names, group in rows.groupby(key, observed=True):
-            logits = group["logit_knockout"].dropna().to_numpy(float)
-            if len(logits) >= LEAST:
-                low, high = np.quantile(expit(logits), (0.25, 0.75)).tolist()
-                middles[cast(tuple, names)] = low, high
-        return middles
+    def _middle_halves(self) -> Halves:
+        return middle_halves(where(self.run.pathways, dataset=self.dataset))
 
     def wrong(self, mode: Mode, probability: float) -> Wrong:
         """P(wrong) by the run's probe, with the share of wrong answers at similar P(wrong)."""
@@ -160,7 +152,7 @@ class RunReadings:
             f"Of the run's {share.n} answers given {low:.0%} to {high:.0%}, {share.value:.0%} "
             f"were wrong (95 % interval {share.low:.0%} to {share.high:.0%})."
         )
-        if share.n < LEAST:
+        if share.n < FEW:
             words = (
                 f"Only {share.n} answers of the run were given {low:.0%} to {high:.0%}: too few."
             )

@@ -26,7 +26,7 @@ from anchorscope.models import Model
 from anchorscope.models.prompts import window_of
 from anchorscope.records import Answer
 from anchorscope.serve.protocol import Ask, Written
-from anchorscope.show.explore.token_texts import piece
+from anchorscope.show.token_texts import piece
 from anchorscope.web.server import ApiError
 
 _HALF = "\ufffd"  # what half a character decodes to

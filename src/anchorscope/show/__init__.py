@@ -6,8 +6,7 @@ matplotlib is imported where something is drawn, so that a run and its report do
 from __future__ import annotations
 
 from anchorscope.run_folder.view import RunView
-from anchorscope.show.delta_p import plot_delta_p
-from anchorscope.show.figures import write_figures
+from anchorscope.show.figures import plot_delta_p, write_figures
 from anchorscope.show.report import write_report
 
 __all__ = [

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
+from scipy.special import expit
 
 from anchorscope.records import Mode
 from anchorscope.run_folder.view import RunView, values, where
@@ -42,6 +43,7 @@ Columns = tuple[str, str, str]  # of a value and the ends of its interval
 DELTA_P: Columns = ("delta_p", "delta_p_low", "delta_p_high")
 AUROC: Columns = ("auroc", "auroc_low", "auroc_high")
 FLIPS: Columns = ("flip_rate", "flip_rate_low", "flip_rate_high")
+Halves = dict[tuple[str, int, int, str], tuple[float, float]]  # of a mode, layer, class, pathway
 Unit = Literal["points", "percent", "share"]
 
 
@@ -239,6 +241,21 @@ def controls_chart(run: RunView) -> Chart:
         ]
         views.append(View(column=title, y="Predictions that flip (%)", series=series))
     return Chart(views=views, caption="What the answer is kept from seeing.", unit="percent")
+
+
+def middle_halves(pathways: pd.DataFrame) -> Halves:
+    """The quartiles of P(wrong) under the knockout, by mode, layer, predicted class and pathway.
+
+    Groups of fewer than `FEW` samples have none.
+    """
+    halves: Halves = {}
+    key = ["mode", "layer", "prediction", "pathway"]
+    for names, group in pathways.groupby(key, observed=True):
+        logits = group["logit_knockout"].dropna().to_numpy(float)
+        if len(logits) >= FEW:
+            low, high = np.quantile(expit(logits), (0.25, 0.75)).tolist()
+            halves[cast(tuple, names)] = low, high
+    return halves
 
 
 def collapse_notes(runs: Sequence[RunView], titles: Mapping[str, str]) -> list[str]:

@@ -15,7 +15,7 @@ from anchorscope.claims.inputs import ClaimInputs, from_tables
 from anchorscope.claims.table import claims_table
 from anchorscope.records import Mode
 from anchorscope.run_folder.view import RunView, records
-from anchorscope.show.words import short, span
+from anchorscope.show.html import short, span
 
 Kind = Literal["dataset", "datasets", "models", "figure"]
 TITLES: Mapping[Kind, str] = {

@@ -23,8 +23,7 @@ from anchorscope.show.charts import (
     curve,
     pathway_series,
 )
-from anchorscope.show.html import Table
-from anchorscope.show.words import short
+from anchorscope.show.html import Table, short
 
 MOST_ROWS = 40
 
@@ -41,13 +40,8 @@ def evidence_parts(run: RunView) -> list[dict[str, Any]]:
         title, draw = PIECES[name]
         chart, dashed = draw(run), name.replace("_", "-")
         tables = [table for table in table_columns.PIECES[dashed] if table in run.evidence]
-        part = {
-            "id": f"evidence-{dashed}",
-            "title": title,
-            "chart": chart_data(chart),
-            "caption": chart.caption,
-            "tables": {table: table_of(run, table) for table in tables},
-        }
+        part = {"id": f"evidence-{dashed}", "title": title, "caption": chart.caption}
+        part |= {"chart": chart_data(chart), "tables": {t: table_of(run, t) for t in tables}}
         parts.append(part)
     return parts
 
@@ -58,19 +52,20 @@ def table_of(run: RunView, name: str) -> Table:
     columns = [c for c in table.columns if c not in ("model", "dataset", "layer")]
     numbers = [c for c in columns if is_numeric_dtype(table[c])]
     words = [c for c in columns if c not in numbers]
-    if "dataset" not in table:  # a row for two datasets
-        cells = [[*(row[c] for c in words), *(_shown(row[c]) for c in numbers)]
-                 for row in records(table.head(MOST_ROWS))]  # fmt: skip
-        return Table([*words, *numbers], cells, text_columns=len(words))
-    cells = []
-    for dataset, title in run.titles.items():
-        rows = where(table, dataset=dataset)
-        summed = rows[rows["layer"].isna()]  # over all layers
-        at = rows[rows["layer"] == chosen_layer(run, dataset)]
-        chosen = next((part for part in (summed, at) if len(part)), rows)
-        for row in records(cast(pd.DataFrame, chosen.head(MOST_ROWS))):
-            cells.append([title, *(str(row[c]) for c in words), *(_shown(row[c]) for c in numbers)])
-    return Table(["Dataset", *words, *numbers], cells, text_columns=1 + len(words))
+    head, parts = [], [([], table)]
+    if "dataset" in table:  # else each row is of two datasets
+        head, parts = ["Dataset"], []
+        for dataset, title in run.titles.items():
+            rows = where(table, dataset=dataset)
+            summed = rows[rows["layer"].isna()]  # over all layers
+            at = rows[rows["layer"] == chosen_layer(run, dataset)]
+            parts.append(([title], next((part for part in (summed, at) if len(part)), rows)))
+    cells = [
+        [*names, *(str(row[c]) for c in words), *(_shown(row[c]) for c in numbers)]
+        for names, rows in parts
+        for row in records(rows.head(MOST_ROWS))
+    ]
+    return Table([*head, *words, *numbers], cells, text_columns=len(head) + len(words))
 
 
 def _shown(value: Any) -> str:
@@ -196,10 +191,8 @@ def awareness_chart(run: RunView) -> Chart:
     views = []
     for mode, subset, row in READINGS:
         for name, title in run.titles.items():
-            rows, series = (
-                where(run.evidence["awareness"], dataset=name, mode=mode, subset=subset),
-                [],
-            )
+            series, table = [], run.evidence["awareness"]
+            rows = where(table, dataset=name, mode=mode, subset=subset)
             for predictor, (label, color, dashed) in PREDICTORS.items():
                 part = where(rows, predictor=predictor)
                 # Bands of the solid curves only: five overlapping bands hide the curves.
@@ -299,19 +292,18 @@ def heads_chart(run: RunView) -> Maps:
 
     A head that is read at several layers shows their mean.
     """
-    tried = [r for r in records(run.evidence["heads"]) if r["head"] >= 0 and r["set"] == ""]
-    # The same size for every dataset, so that maps can be compared.
-    shape = [max((int(row[name]) for row in tried), default=0) for name in ("block", "head")]
-    maps = {}
-    for name, title in run.titles.items():
-        effects: dict[tuple[int, int], list[float]] = {}
-        for row in tried:
-            if row["dataset"] == name:  # blocks count from 1
-                place = int(row["block"]) - 1, int(row["head"])
-                effects.setdefault(place, []).append(row["delta_p"])
-        maps[title] = np.full((shape[0], shape[1] + 1), np.nan)
-        for place, each in effects.items():
-            maps[title][place] = np.mean(each)
+    tried = where(run.evidence["heads"], set="")
+    tried = cast(pd.DataFrame, tried.loc[tried["head"] >= 0])
+    # The same size for every dataset, so that maps can be compared; blocks count from 1.
+    blocks = range(1, max(tried["block"].astype(int), default=0) + 1)
+    heads = range(max(tried["head"].astype(int), default=0) + 1)
+    maps = {
+        title: where(tried, dataset=name)
+        .pivot_table(index="block", columns="head", values="delta_p")
+        .reindex(index=blocks, columns=heads)
+        .to_numpy(float)
+        for name, title in run.titles.items()
+    }
     sizes = np.abs(np.concatenate([cells.ravel() for cells in maps.values()]))
     reach = float(np.nan_to_num(sizes).max()) or 1.0
     return Maps(

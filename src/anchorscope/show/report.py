@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pandas as pd
 from scipy.special import expit
@@ -28,10 +28,19 @@ from anchorscope.show.charts import (
     probes_chart,
 )
 from anchorscope.show.claims import Block, interval, run_blocks
-from anchorscope.show.delta_p import delta_p_chart
 from anchorscope.show.evidence import evidence_parts
-from anchorscope.show.html import Table, bundle, page_style, render, source_hash
-from anchorscope.show.words import number, percent, two_digits, with_span
+from anchorscope.show.figures import delta_p_chart
+from anchorscope.show.html import (
+    Table,
+    bundle,
+    number,
+    page_style,
+    percent,
+    render,
+    source_hash,
+    two_digits,
+    with_span,
+)
 
 Row = Mapping[str, Any]
 MEANINGS: Mapping[str, tuple[str, str]] = {  # finding -> (name, what it means)
@@ -304,11 +313,7 @@ def examples(run: RunView) -> list[dict[str, Any]]:
 def agreeing(run: RunView, dataset: str, layer: int) -> pd.DataFrame:
     """Keep the paper-mode rows whose group the strict probe confirms, as examples."""
     rows = where(run.pathways, dataset=dataset, layer=layer)
-    strict = where(rows, mode="strict")
-    same = set(zip(strict["id"], strict["pathway"], strict=True))
-    paper = where(rows, mode="paper")
-    both = [pair in same for pair in zip(paper["id"], paper["pathway"], strict=True)]
-    return cast(pd.DataFrame, paper.loc[both])
+    return where(rows, mode="paper").merge(where(rows, mode="strict")[["id", "pathway"]])
 
 
 def draw(rows: Sequence[Row], count: int) -> list[Row]:

@@ -17,7 +17,7 @@ from anchorscope.run_folder.view import RunView, records
 from anchorscope.show.canvas import save_figure
 from anchorscope.show.charts import all_titles
 from anchorscope.show.claims import grouped_claims, single_columns
-from anchorscope.show.delta_p import plot_delta_p
+from anchorscope.show.figures import plot_delta_p
 from anchorscope.show.html import page_style, render
 from anchorscope.show.report import finding_name
 

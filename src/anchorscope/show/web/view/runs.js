@@ -28,7 +28,7 @@ const integersOf = (text) => new Int32Array(bytesOf(text).buffer);
 
 // A run in memory. Layers count from 1; `at(i, k)` is the place of sample i and layer k.
 
-const Q = 1, A = 2;
+const Q = 1;
 const PATHWAY = ["", "Q", "A"];
 const sigmoid = (x) => 1 / (1 + Math.exp(-x));
 
@@ -44,7 +44,6 @@ class Run {
     if (!this.no_tokens) this.readTokens(data);
     this.row = new Map(this.id.map((id, i) => [id, i]));
     this.flip = Object.fromEntries(this.modes.map((mode) => [mode, this.firstFlips(mode)]));
-    this.bands = new Map();
   }
 
   readTokens(data) {
@@ -96,31 +95,6 @@ class Run {
     }
     return out;
   }
-
-  // Quartiles of the knocked-out P(wrong) of Q and of A, among samples of the dataset with the
-  // same predicted class at that layer. Empty below 10 samples: too few for a band.
-  band(mode, dataset, k) {
-    const key = `${mode} ${dataset} ${k}`;
-    if (this.bands.has(key)) return this.bands.get(key);
-    const values = [[], []].map(() => [[], [], []]); // [predicted][group]
-    const clean = this.logits.clean[mode], cut = this.logits.knockout[mode], group = this.group[mode];
-    for (let i = 0, at = k - 1; i < this.n; i++, at += this.layers)
-      if (this.dataset[i] === dataset && cut[at] === cut[at]) values[Number(clean[at] > 0)][group[at]].push(cut[at]);
-    const band = values.map((groups) => groups.map(quartiles));
-    this.bands.set(key, band);
-    return band;
-  }
-}
-
-// The quartiles of P(wrong) from its logits.
-function quartiles(logits) {
-  if (logits.length < 10) return null;
-  const values = Float32Array.from(logits).sort();
-  const place = (share) => {
-    const at = share * (values.length - 1), low = Math.floor(at), next = Math.min(low + 1, values.length - 1);
-    return sigmoid(values[low]) + (at - low) * (sigmoid(values[next]) - sigmoid(values[low]));
-  };
-  return [place(0.25), place(0.75)];
 }
 
 // One row of the table: a question, and its place in each run.

@@ -120,9 +120,9 @@ function beliefChart(app, run, i, width) {
 
 // The middle half of the knocked-out P(wrong) of the group, layer by layer, with gaps.
 function bandOf(run, state, i, name, x, y) {
-  const group = name === "Q" ? Q : A, dataset = run.dataset[i], series = { layer: [], low: [], high: [] };
+  const dataset = run.dataset[i], series = { layer: [], low: [], high: [] };
   for (let k = 1; k <= run.layers; k++) {
-    const band = run.band(state.mode, dataset, k)[run.predicted(state.mode, i, k)][group];
+    const band = run.bands[dataset][state.mode][k - 1][run.predicted(state.mode, i, k)][name];
     series.layer.push(k);
     series.low.push(band ? band[0] : null);
     series.high.push(band ? band[1] : null);

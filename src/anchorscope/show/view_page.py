@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
-from anchorscope.engine.interventions import CLEAN, KNOCKOUT
+from anchorscope.engine.interventions import CLEAN, KNOCKOUT, QUESTION_ONLY
 from anchorscope.errors import UserError, user_path
+from anchorscope.pathways.effects import ROLES
 from anchorscope.pathways.one_law import fit_line
+from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.records import MODES, Mode, Sample, Verdict
 from anchorscope.run_folder.disk import write_atomic
-from anchorscope.run_folder.view import RunView, records, values
-from anchorscope.show.charts import INTERVENTIONS, PALETTE, all_titles, chart_data, color_of
-from anchorscope.show.delta_p import delta_p_chart
-from anchorscope.show.explore.stored_beliefs import Beliefs, beliefs_of, layers_of
-from anchorscope.show.explore.token_texts import tokens_of
+from anchorscope.run_folder.states import StateBank
+from anchorscope.run_folder.view import RunView, records, values, where
+from anchorscope.show.charts import (
+    INTERVENTIONS,
+    PALETTE,
+    all_titles,
+    chart_data,
+    color_of,
+    middle_halves,
+)
+from anchorscope.show.figures import delta_p_chart
 from anchorscope.show.html import bundle, island, page_style, render, source_hash
+from anchorscope.show.token_texts import tokens_of
 from anchorscope.spans.answer import KINDS, kind_of
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -33,6 +43,9 @@ _NAMES = {
     "window-5": "cut in the last 5 blocks",
     "single": "cut in one block",
 }
+# The states at the last question token are another position's: these probes do not read them.
+_NOT_READ = frozenset({CLEAN.name, KNOCKOUT.name, QUESTION_ONLY})
+Logits = dict[str, dict[Mode, np.ndarray]]  # pass -> mode -> [sample, layer]
 _LARGEST_HALF = 65504.0
 _SMALLEST_HALF = float(np.finfo(np.float16).smallest_subnormal)
 _CUT = {"exact": "the exact question tokens", "question": "all question tokens"}
@@ -110,6 +123,7 @@ def run_data(
         "datasets": datasets,
         "passes": _passes(beliefs),
         "views": views,
+        "bands": [_bands(run, dataset["name"]) for dataset in datasets],
         "lines": {mode: lines(run, beliefs, mode) for mode in MODES},
         "n": len(samples),
         "id": [s.id for s in samples],
@@ -130,6 +144,18 @@ def run_data(
         },
         "group": {mode: _packed(codes, "u1") for mode, codes in beliefs.pathway.items()},
         **_tokens(run, samples),
+    }
+
+
+def _bands(run: RunView, dataset: str) -> dict[Mode, list[Any]]:
+    """The middle half of knocked-out P(wrong) of each group: by mode [layer][class][group]."""
+    halves, layers = middle_halves(where(run.pathways, dataset=dataset)), layers_of(run)
+    return {
+        mode: [
+            [{group: halves.get((mode, layer, z, group)) for group in "QA"} for z in (0, 1)]
+            for layer in range(1, layers + 1)
+        ]
+        for mode in MODES
     }
 
 
@@ -186,31 +212,24 @@ def lines(run: RunView, beliefs: Beliefs, mode: Mode) -> list[dict[str, Any]]:
     """The one-mechanism line of each dataset by layer: knocked-out logit on the clean one.
 
     The null fits a line for each fold's probe; `spread` is that of its residuals. The drawn line
-    is the least-squares line through the samples of all folds.
+    is the least-squares line through the samples of all folds; NaN for fewer than three samples.
     """
     datasets = values(run.samples, "dataset").to_numpy()
     fold = values(run.samples, "fold").fillna(0).to_numpy(int)
     clean, knockout = (beliefs.logits[name][mode] for name in (CLEAN.name, KNOCKOUT.name))
     found = []
     for name in run.titles:
-        rows = datasets == name
-        fits = [
-            _fit(x[rows], y[rows], fold[rows]) for x, y in zip(clean.T, knockout.T, strict=True)
-        ]
-        columns = zip(*fits, strict=True)
-        keys = ("intercept", "slope", "spread")
-        found.append({"dataset": name} | dict(zip(keys, map(list, columns), strict=True)))
+        line = {"intercept": [], "slope": [], "spread": []}
+        for x, y in zip(clean.T, knockout.T, strict=True):
+            read = (datasets == name) & np.isfinite(x) & np.isfinite(y)
+            slope = intercept = spread = np.nan
+            if read.sum() >= 3 and x[read].var() > 0:
+                slope, intercept = np.polyfit(x[read], y[read], 1)
+                spread = fit_line(x[read], y[read], fold[read]).spread
+            for key, value in zip(line, (intercept, slope, spread), strict=True):
+                line[key].append(float(value))
+        found.append({"dataset": name, **line})
     return found
-
-
-def _fit(clean: np.ndarray, knockout: np.ndarray, fold: np.ndarray) -> tuple[float, float, float]:
-    """Fit a line: intercept, slope and spread; NaN for fewer than three samples."""
-    read = np.isfinite(clean) & np.isfinite(knockout)
-    x, y = clean[read], knockout[read]
-    if len(x) < 3 or x.var() == 0:
-        return (np.nan, np.nan, np.nan)
-    slope, intercept = np.polyfit(x, y, 1)
-    return float(intercept), float(slope), fit_line(x, y, fold[read]).spread
 
 
 def halves(values: np.ndarray) -> str:
@@ -227,3 +246,76 @@ def halves(values: np.ndarray) -> str:
 def _packed(values: np.ndarray | Iterable[float], dtype: str) -> str:
     """Encode numbers as base64 of this dtype."""
     return base64.b64encode(np.ascontiguousarray(values, dtype=dtype).tobytes()).decode("ascii")
+
+
+# --- Beliefs: the run's probes under every pass whose states are stored ---
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """Logits of "wrong" [sample, layer] in the order of `ids`; NaN where no probe read a sample."""
+
+    ids: tuple[str, ...]
+    logits: Logits
+    pathway: Mapping[Mode, np.ndarray]  # [sample, layer]: 0 not read, 1 Q, 2 A
+
+
+def beliefs_of(run: RunView) -> Beliefs:
+    """The logits of a run under every stored pass, with the pathways.
+
+    Clean and knocked out come from pathways.parquet, the other passes from states and probes.
+    """
+    ids, layers = tuple(map(str, values(run.samples, "id"))), layers_of(run)
+    pathway = values(run.pathways, "pathway")
+    table = run.pathways.assign(group=(pathway == "Q") + 2.0 * (pathway == "A"))
+
+    def by_mode(column: str) -> dict[Mode, np.ndarray]:
+        """The column as [sample, layer]; NaN for samples that are not in the table."""
+        return {
+            mode: where(table, mode=mode)
+            .pivot(index="id", columns="layer", values=column)
+            .reindex(index=list(ids), columns=range(1, layers + 1))
+            .to_numpy(float)
+            for mode in MODES
+        }
+
+    logits = {CLEAN.name: by_mode("logit_clean"), KNOCKOUT.name: by_mode("logit_knockout")}
+    pathways: dict[Mode, np.ndarray] = {
+        mode: np.nan_to_num(codes).astype(np.uint8) for mode, codes in by_mode("group").items()
+    }
+    return Beliefs(ids, logits | _from_states(run, ids, layers), pathways)
+
+
+def layers_of(run: RunView) -> int:
+    """The number of layers that the run's probes read."""
+    return int(values(run.layers, "layer").max())
+
+
+def _from_states(run: RunView, ids: tuple[str, ...], layers: int) -> Logits:
+    """The logits under the further passes; none where the folder holds no states or probes."""
+    probes = {
+        dataset: ProbeSet.load(folder)
+        for dataset in run.datasets
+        if (folder := run.path / "probes" / dataset).is_dir()
+    }
+    if not probes or "fold" not in run.samples.columns or not (run.path / "states").is_dir():
+        return {}
+    folds = values(run.samples, "fold").astype("Float64").to_numpy(float, na_value=np.nan)
+    datasets = values(run.samples, "dataset").to_numpy()
+    rows = {d: np.flatnonzero((datasets == d) & ~np.isnan(folds)) for d in probes}
+    bank, order = StateBank(run.path, list(ids)), list(INTERVENTIONS)
+    # The passes of every run first, then the others by name.
+    names = sorted(
+        bank.names - _NOT_READ, key=lambda n: (order.index(n) if n in order else len(order), n)
+    )
+    logits: Logits = {n: {m: np.full((len(ids), layers), np.nan) for m in MODES} for n in names}
+    for name in names:
+        for layer in range(1, layers + 1):
+            states = bank.layer(name, layer)
+            for dataset, own in probes.items():
+                at = rows[dataset]
+                fold = folds[at].astype(int)
+                read = own.at_layer(layer).logits(states[at][:, None], fold)[:, :, 0]
+                for mode in MODES:
+                    logits[name][mode][at, layer - 1] = read[own.probes.index(ROLES[mode].effect)]
+    return logits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +92,9 @@ def _shared(samples: Sequence[Sample]) -> dict[str, tuple[int, ...]]:
     shared = {}
     for name in dict.fromkeys(sample.question.dataset for sample in samples):
         own = [sample for sample in samples if sample.question.dataset == name]
-        first = min((min(s.question_tokens, default=0) for s in own), default=0)
-        # The common prefix of the first and the last prompt in sorted order is that of all.
-        low, high = (choose(s.prompt_ids for s in own) for choose in (min, max))
-        same = takewhile(lambda pair: pair[0] == pair[1], zip(low, high, strict=False))
-        shared[name] = tuple(id for id, _ in same)[:first]
+        first = min(min(sample.question_tokens, default=0) for sample in own)
+        ids = [sample.prompt_ids for sample in own]
+        shared[name] = commonprefix(ids)[:first]  # noqa: RUF071 - it takes any sequences
     return shared
 
 
