@@ -10,8 +10,14 @@ import pandas as pd
 import pytest
 
 from anchorscope.claims.about_curves import reference_bands
-from anchorscope.claims.decision import Measured, Region, both, from_draws, from_estimate
-from anchorscope.claims.inputs import ClaimInputs
+from anchorscope.claims.decision import (
+    ClaimInputs,
+    Measured,
+    Region,
+    both,
+    from_draws,
+    from_estimate,
+)
 from anchorscope.claims.table import claims_table
 from anchorscope.pathways.effects import delta_p
 from anchorscope.records import Estimate

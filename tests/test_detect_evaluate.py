@@ -10,7 +10,7 @@ import pytest
 from kit.detect_worlds import material, plain, sisters, two_pathways, two_sources, write_run
 
 from anchorscope import parallel
-from anchorscope.claims.about_detectors import detector_claims
+from anchorscope.claims.table import detector_claims
 from anchorscope.detect.evaluate import (
     Trial,
     evaluate,

@@ -10,7 +10,7 @@ import torch
 from kit.architectures import build
 from kit.tiny import tiny_lm, tiny_tokenizer
 
-from anchorscope.engine import attention, kv_cache, layout, read
+from anchorscope.engine import attention, layout, read
 from anchorscope.engine.batches import (
     Budget,
     ModelFacts,
@@ -19,7 +19,7 @@ from anchorscope.engine.batches import (
     in_batches,
     set_facts,
 )
-from anchorscope.engine.check import Check, check_model, proof, require_understood, stock
+from anchorscope.engine.check import Check, check_model, checks, require_understood, stock
 from anchorscope.engine.check.checks import can_be_float32, in_float32
 from anchorscope.engine.decode import grow_trunk, read_prefix
 from anchorscope.engine.layout import Edges, Layout
@@ -38,7 +38,7 @@ POST = "a knockout after the softmax"
 def proofs(tmp_path, monkeypatch) -> Path:
     """An empty cache, and a process that has proved nothing."""
     monkeypatch.setenv("ANCHORSCOPE_CACHE", str(tmp_path))
-    monkeypatch.setattr(proof, "_PROVED", {})
+    monkeypatch.setattr(checks, "_PROVED", {})
     return tmp_path / "proofs"
 
 
@@ -99,7 +99,7 @@ def tokens_alike(own):
 
 FAULTS = {
     "masks": (attention, "scaled_dot_product_attention", without_masks, {CUTS, *WINDOWS, HEADS}),
-    "rows": (kv_cache.ForkedCache, "__init__", rows_mixed_up, {CUTS, *WINDOWS, HEADS, POST}),
+    "rows": (layout.ForkedCache, "__init__", rows_mixed_up, {CUTS, *WINDOWS, HEADS, POST}),
     "decoding": (Layout, "last", rows_mixed_up_while_decoding, {ANSWERS}),
     "reach": (Edges, "gone", no_edge_gone,
               {CUTS, *WINDOWS, HEADS, POST, "blocked edges carry no weight"}),
@@ -282,8 +282,8 @@ def proved_again(model: Model, monkeypatch) -> bool:
         yield Check("as if proved", True, "")
 
     with monkeypatch.context() as patch:
-        patch.setattr(proof, "_PROVED", {})
-        patch.setattr(proof, "check_model", noted)
+        patch.setattr(checks, "_PROVED", {})
+        patch.setattr(checks, "check_model", noted)
         require_understood(model)
     return bool(made)
 
@@ -300,7 +300,7 @@ def test_a_second_process_takes_the_proof_of_the_same_model_from_disk(proofs, mo
         next(other.lm.parameters()).view(-1)[0] += 1
     scaled.lm.config.rms_norm_eps *= 2
     assert proved_again(other, monkeypatch) and proved_again(scaled, monkeypatch)
-    places = ((proof, "_versions_and_source"), (proof.platform, "machine"))
+    places = ((checks, "_versions_and_source"), (checks.platform, "machine"))
     for place, name in places:  # another source of the engine, another processor
         with monkeypatch.context() as patch:
             patch.setattr(place, name, lambda: "other")

@@ -18,8 +18,7 @@ from anchorscope.engine.decode import (
     write_answers,
 )
 from anchorscope.engine.interventions import ANSWER_ONLY, KNOCKOUT, NEUTRAL, QUESTION, Intervention
-from anchorscope.engine.kv_cache import GrowingCache
-from anchorscope.engine.layout import PAD, Edges, Layout
+from anchorscope.engine.layout import PAD, Edges, GrowingCache, Layout
 from anchorscope.engine.lease import Lease
 
 

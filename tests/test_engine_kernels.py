@@ -20,8 +20,7 @@ from anchorscope.engine.batches import Budget, ModelFacts, set_facts
 from anchorscope.engine.check import checks
 from anchorscope.engine.decode import read_prefix, write_answers
 from anchorscope.engine.interventions import ANSWER_ONLY, Intervention
-from anchorscope.engine.kv_cache import ForkedCache
-from anchorscope.engine.layout import PAD, Layout, Rule
+from anchorscope.engine.layout import PAD, ForkedCache, Layout, Rule
 from anchorscope.models import Model, load_model
 
 pytest.importorskip("triton")

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from kit.piece_inputs import inputs_for
 
-from anchorscope.claims.inputs import ClaimInputs
+from anchorscope.claims.decision import ClaimInputs
 from anchorscope.config import Config
 from anchorscope.detect.tables import detectors_table
 from anchorscope.evidence.answer_only import answer_only_table, question_probe_table

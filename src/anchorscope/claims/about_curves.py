@@ -19,8 +19,15 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from anchorscope.claims.decision import Claim, ClaimRow, Measured, Region, decided, from_draws
-from anchorscope.claims.inputs import ClaimInputs
+from anchorscope.claims.decision import (
+    Claim,
+    ClaimInputs,
+    ClaimRow,
+    Measured,
+    Region,
+    decided,
+    from_draws,
+)
 from anchorscope.records import Mode
 
 READ_ERROR = 5.0  # points by which a number read off a picture may be wrong

@@ -15,6 +15,7 @@ import pandas as pd
 
 from anchorscope.claims.decision import (
     Claim,
+    ClaimInputs,
     Decision,
     Measured,
     Region,
@@ -22,7 +23,6 @@ from anchorscope.claims.decision import (
     from_draws,
     from_estimate,
 )
-from anchorscope.claims.inputs import ClaimInputs
 from anchorscope.records import Estimate, Mode
 from anchorscope.stats.intervals import NOTHING, Draws, difference, difference_of_means, weighted
 

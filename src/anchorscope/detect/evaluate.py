@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from anchorscope.claims.about_detectors import detector_claims
+from anchorscope.claims.table import detector_claims
 from anchorscope.detect.kinds import AUTO, METHODS, fit_all, make_method
 from anchorscope.detect.material import PEER, Material, from_run, join, with_peer
 from anchorscope.detect.method import Method

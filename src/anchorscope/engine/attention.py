@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from anchorscope.engine.kv_cache import KVCache
-from anchorscope.engine.layout import NAME, Layout, UnsupportedModel, require_rule
+from anchorscope.engine.layout import NAME, KVCache, Layout, UnsupportedModel, require_rule
 
 _WHERE = "_attn_implementation_internal"
 # Receives every block's attention weights [row, head, query, key] before they weight the values.

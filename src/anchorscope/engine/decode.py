@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anchorscope.engine.kv_cache import GrowingCache, Pair
-from anchorscope.engine.layout import PAD, Layout, Stretch, distinct_tokens
+from anchorscope.engine.layout import PAD, GrowingCache, Layout, Pair, Stretch, distinct_tokens
 from anchorscope.engine.lease import Lease, Read
 from anchorscope.engine.transfer import to_device
 from anchorscope.models import Model

@@ -18,8 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from anchorscope.engine.kv_cache import Segments
-from anchorscope.engine.layout import Layout
+from anchorscope.engine.layout import Layout, Segments
 
 _BLOCK = 2048
 

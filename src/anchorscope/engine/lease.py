@@ -25,8 +25,14 @@ from anchorscope.engine.attention import (
     attention_named,
 )
 from anchorscope.engine.batches import PackTooLong, facts_of, set_facts
-from anchorscope.engine.kv_cache import GrowingCache, KVCache
-from anchorscope.engine.layout import NAME, Layout, UnsupportedModel, first_position
+from anchorscope.engine.layout import (
+    NAME,
+    GrowingCache,
+    KVCache,
+    Layout,
+    UnsupportedModel,
+    first_position,
+)
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 from anchorscope.models.load import cpu_has_bfloat16

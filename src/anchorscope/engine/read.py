@@ -20,8 +20,7 @@ from anchorscope.engine.attention import WeightObserver, WindowSlots
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import Trunk, pad_left
 from anchorscope.engine.interventions import CLEAN, Intervention, TokenPositions, keys_of, window_of
-from anchorscope.engine.kv_cache import ForkedCache
-from anchorscope.engine.layout import PAD, Edges, Layout, Stretch, distinct_tokens
+from anchorscope.engine.layout import PAD, Edges, ForkedCache, Layout, Stretch, distinct_tokens
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.transfer import HostCopy, to_device
 

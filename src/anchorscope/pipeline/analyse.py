@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from anchorscope.claims.inputs import from_tables
+from anchorscope.claims.decision import from_tables
 from anchorscope.claims.table import claims_table
 from anchorscope.config import Config
 from anchorscope.engine.interventions import CLEAN, passes_of

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
-from anchorscope.claims.inputs import ClaimInputs, from_tables
+from anchorscope.claims.decision import ClaimInputs, from_tables
 from anchorscope.claims.table import claims_table
 from anchorscope.records import Mode
 from anchorscope.run_folder.view import RunView, records

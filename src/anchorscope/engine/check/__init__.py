@@ -1,7 +1,6 @@
 """Check that the engine agrees with transformers' own (stock) attention on a model."""
 
-from anchorscope.engine.check.checks import Check, check_model
-from anchorscope.engine.check.proof import require_understood
+from anchorscope.engine.check.checks import Check, check_model, require_understood
 from anchorscope.engine.check.states import check_states
 
 __all__ = ["Check", "check_model", "check_states", "require_understood"]

@@ -2,19 +2,30 @@
 
 Three made-up prompts are answered, and read under one intervention of every kind. The checks are
 about arithmetic, so the tokens need no meaning.
+
+The proof that a model passes them all is cached, in memory and on disk. It holds for these weights
+and this config, on this device with these versions, and for this source of the engine. Where one of
+them differs, the model is proved again. `doctor` always proves.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import platform
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from anchorscope.engine.batches import Budget, facts_of, kind_of, set_facts
+import anchorscope
+from anchorscope.engine.batches import Budget, ModelFacts, facts_of, kind_of, set_facts
 from anchorscope.engine.check.stock import rounding, stock_pass, stock_states, stock_under
 from anchorscope.engine.decode import DecodedBatch, Trunk, grow_trunk, read_prefix, write_answers
 from anchorscope.engine.interventions import (
@@ -25,14 +36,16 @@ from anchorscope.engine.interventions import (
     TokenPositions,
     window_of,
 )
-from anchorscope.engine.kv_cache import GrowingCache
-from anchorscope.engine.layout import Layout, first_position
+from anchorscope.engine.layout import GrowingCache, Layout, first_position
 from anchorscope.engine.lease import Lease, can_fuse, distance, longest_right
 from anchorscope.engine.read import read_batch, read_rows, row_for
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 from anchorscope.models.parts import longest_row
 from anchorscope.models.prompts import first_tokens
+from anchorscope.run_folder.disk import write_atomic
+from anchorscope.run_folder.identity import versions, weights_hash
+from anchorscope.run_folder.remote import cache_folder
 
 # An intervention must move states this many times further than rounding, or nothing is proved.
 _POWER = 3.0
@@ -418,3 +431,74 @@ def in_float32(model: Model) -> Iterator[None]:
         for tensor, dtype in half:
             tensor.data = tensor.data.to(dtype)
         set_facts(model.lm, facts)
+
+
+# --- The proof that a model passes all checks ---
+
+
+_PROVED: dict[str, ModelFacts] = {}  # by `_key`
+_HASHES: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()  # of weights, as first seen
+
+
+def require_understood(model: Model, *, weights: str | None = None) -> None:
+    """Check a model once and cache the proof; raise a UserError that names the failed checks.
+
+    `weights` is the hash of the weights, where it was computed already.
+    """
+    if weights is not None or model.lm not in _HASHES:
+        _HASHES[model.lm] = weights or weights_hash(model.lm)
+    key = _key(model)
+    file = cache_folder() / "proofs" / f"{key}.json"
+    facts, proved = facts_of(model.lm), _PROVED.get(key) or _stored(file)
+    if proved is None:
+        failed = [check for check in check_model(model) if not check.ok]
+        if failed:
+            seen = "; ".join(f"{check.name}: no ({check.seen})" for check in failed)
+            raise UserError(
+                f"{model.name} is not understood, so its numbers would mean nothing: {seen}. "
+                f"`anchorscope doctor --model {model.source}` shows every check."
+            )
+        proved = replace(facts_of(model.lm), bounds=None)
+        with suppress(OSError):  # a full or read-only cache only makes the next run prove it again
+            write_atomic(file, json.dumps(asdict(proved)) + "\n")
+    elif (facts.proved or 0) > (proved.proved or 0):  # longer packs were tried since
+        proved = replace(proved, proved=facts.proved, largest=facts.largest)
+    _PROVED[key] = proved
+    set_facts(model.lm, proved)
+
+
+def _stored(file: Path) -> ModelFacts | None:
+    """The proof that an earlier process stored; None where there is none."""
+    try:
+        return ModelFacts(**json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _key(model: Model) -> str:
+    """A hash of all that a proof depends on; weights changed in place are not read again."""
+    # The processor or GPU that computes, as far as rounding depends on it.
+    device = [str(model.device), platform.machine(), torch.backends.cpu.get_cpu_capability()]
+    if model.device.type == "cuda":
+        gpu = torch.cuda.get_device_properties(model.device)
+        device += [gpu.name, str(gpu.total_memory)]
+    holds_for = {
+        "weights": _HASHES[model.lm],
+        "config": model.lm.config.to_dict(),
+        "dtype": str(model.dtype),
+        "device": [*device, str(getattr(model.lm, "hf_device_map", ""))],
+        "engine": _versions_and_source(),
+    }
+    text = json.dumps(holds_for, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@cache
+def _versions_and_source() -> str:
+    """The versions, and a hash of the files that decide what the engine computes."""
+    digest = hashlib.sha256(json.dumps(versions()).encode())
+    root = Path(anchorscope.__file__).parent
+    for file in sorted([*(root / "engine").rglob("*.py"), *(root / "models").rglob("*.py")]):
+        digest.update(file.relative_to(root).as_posix().encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
