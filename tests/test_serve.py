@@ -21,7 +21,9 @@ from kit.serve_fixture import NAME, make_served, questions
 from kit.web_server import send, server_here
 
 import anchorscope as anc
+from anchorscope.detect.calibration import Platt
 from anchorscope.detect.detector import Detector
+from anchorscope.detect.kinds import METHODS
 from anchorscope.models import load_model
 from anchorscope.serve.metrics import PATHS
 from anchorscope.serve.served import Served
@@ -99,6 +101,22 @@ def test_answer_carries_the_score_that_the_detector_gives_offline(address, model
     assert got.headers["x-request-id"] == "mine-1"
     assert answer["usage"]["prompt_tokens"] == len(f"Q: {QUESTION}\nA:")  # a token a byte
     assert answer["usage"]["completion_tokens"] <= 8
+
+
+def test_a_detector_that_draws_answers_draws_them_behind_the_server_too(model, detector):
+    method = METHODS["self-check"]().restore({"samples": np.array(3), "temperature": np.array(0.8)})
+    method.calibration_ = Platt(2.0, 0.2)
+    drawing = replace(detector, name="self-check", method=method)
+    with server_here(Served(drawing, model)) as (_, where):
+        for answer in (None, "Norway"):
+            want = drawing.score(model, QUESTION, answer=answer)
+            path, more = ("score", {"answer": answer}) if answer else ("chat/completions", {})
+            body = {"model": NAME, "messages": [USER]} | more
+            got = httpx2.post(f"{where}/v1/{path}", json=body, timeout=120)
+            assert got.headers["x-anchorscope-outcome"] == want.outcome
+            assert float(got.headers["x-anchorscope-probability"]) == pytest.approx(
+                want.probability, abs=1e-3
+            )
 
 
 def test_conversation_goes_through_the_chat_template(client, model, detector):
