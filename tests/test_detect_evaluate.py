@@ -13,15 +13,16 @@ from anchorscope import parallel
 from anchorscope.claims.table import detector_claims
 from anchorscope.detect.evaluate import (
     Trial,
+    detectors_table,
     evaluate,
     fit_and_score,
     score_rows,
     study,
+    to_markdown,
     transfer_table,
 )
 from anchorscope.detect.kinds import fit_all, make_method
 from anchorscope.detect.material import from_run
-from anchorscope.detect.tables import detectors_table, to_markdown
 from anchorscope.errors import UserError
 from anchorscope.progress import Quiet
 from anchorscope.run_folder.view import RunView

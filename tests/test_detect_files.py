@@ -11,9 +11,9 @@ from kit.detect_worlds import material, plain, two_pathways, write_run
 from sklearn.metrics import roc_auc_score
 
 from anchorscope.detect.detector import Detector
-from anchorscope.detect.inner_probes import pathway_groups
 from anchorscope.detect.kinds import CHOSEN
 from anchorscope.detect.material import from_run
+from anchorscope.detect.method import pathway_groups
 from anchorscope.detect.side_probes import learn_beliefs
 from anchorscope.errors import UserError
 from anchorscope.run_folder.view import RunView

@@ -12,7 +12,7 @@ from scipy.special import logit
 from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
-from anchorscope.detect.evaluate import evaluate, transfer_table
+from anchorscope.detect.evaluate import detectors_table, evaluate, transfer_table
 from anchorscope.detect.kinds import (
     Auto,
     Probes,
@@ -22,7 +22,6 @@ from anchorscope.detect.kinds import (
 )
 from anchorscope.detect.material import Arrays, SampledAnswers
 from anchorscope.detect.pathway_kinds import PathwayReweighting, betas
-from anchorscope.detect.tables import detectors_table
 from anchorscope.errors import UserError
 from anchorscope.stats.ranking import auroc
 

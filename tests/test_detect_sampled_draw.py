@@ -11,8 +11,8 @@ from kit.planted import made
 from test_detect_score import QUESTIONS, SHOTS, make
 
 from anchorscope.config import Config
+from anchorscope.detect.collected import draw_answers
 from anchorscope.detect.detector import Detector
-from anchorscope.detect.extra_answers import draw_answers
 from anchorscope.detect.kinds import same_answer
 from anchorscope.detect.material import from_run
 from anchorscope.detect.prompts import Exchange

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from test_docs import ROOT
 
-from anchorscope.detect.tables import to_markdown
+from anchorscope.detect.evaluate import to_markdown
 from anchorscope.stats.intervals import ALPHA
 
 FOLDER = ROOT / "docs" / "detection"

@@ -11,7 +11,7 @@ from kit.piece_inputs import inputs_for
 
 from anchorscope.claims.decision import ClaimInputs
 from anchorscope.config import Config
-from anchorscope.detect.tables import detectors_table
+from anchorscope.detect.evaluate import detectors_table
 from anchorscope.evidence.answer_only import answer_only_table, question_probe_table
 from anchorscope.evidence.awareness import awareness_tables
 from anchorscope.evidence.boundary import boundary_table

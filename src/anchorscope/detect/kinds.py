@@ -20,9 +20,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from anchorscope.answers.judge import is_abstention, judge
-from anchorscope.detect.inner_probes import choose, inner_logits, layer_scores, whole_probe
 from anchorscope.detect.material import PEER, Material, SampledAnswers, Text
-from anchorscope.detect.method import Method
+from anchorscope.detect.method import Method, choose, inner_logits, layer_scores, whole_probe
 from anchorscope.detect.pathway_kinds import MixtureOfProbes, PathwayReweighting, linear
 from anchorscope.errors import UserError, unknown
 from anchorscope.stats.ranking import auroc

@@ -14,15 +14,15 @@ from typing import Literal
 import numpy as np
 from scipy.special import expit, logit
 
-from anchorscope.detect.inner_probes import (
+from anchorscope.detect.material import Material
+from anchorscope.detect.method import (
     STRENGTHS,
+    Method,
     choose,
     inner_logits,
     pathway_groups,
     whole_probe,
 )
-from anchorscope.detect.material import Material
-from anchorscope.detect.method import Method
 from anchorscope.engine.interventions import reweighted_name
 from anchorscope.probes.folds import MIN_PER_CLASS
 from anchorscope.probes.linear_probe import LinearProbe

@@ -11,9 +11,9 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 from anchorscope.detect.calibration import Isotonic, Platt, best_threshold
-from anchorscope.detect.inner_probes import choose, inner_logits, pathway_groups
 from anchorscope.detect.kinds import METHODS, Probes
 from anchorscope.detect.material import Material
+from anchorscope.detect.method import choose, inner_logits, pathway_groups
 from anchorscope.detect.pathway_kinds import linear
 from anchorscope.parallel import in_parallel
 from anchorscope.probes.folds import MIN_PER_CLASS

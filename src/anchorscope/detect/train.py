@@ -15,12 +15,11 @@ from anchorscope.detect.calibration import (
     risk_threshold,
     threshold_band,
 )
-from anchorscope.detect.evaluate import evaluate
+from anchorscope.detect.evaluate import detectors_table, evaluate
 from anchorscope.detect.kinds import AUTO, DEPLOYED, fit_all, make_method
 from anchorscope.detect.material import from_run, join
 from anchorscope.detect.prompts import Example
 from anchorscope.detect.side_probes import FAR, learn_beliefs, learn_distance, learn_pre_answer
-from anchorscope.detect.tables import detectors_table
 from anchorscope.errors import UserError, unknown
 from anchorscope.probes.folds import MIN_OVERALL, check_classes, entity_folds
 from anchorscope.progress import Progress

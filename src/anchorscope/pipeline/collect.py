@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope.config import Config
-from anchorscope.detect.extra_answers import draw_answers
-from anchorscope.detect.own_rows import questions_of, read_rows
+from anchorscope.detect.collected import draw_answers, questions_of, read_rows
 from anchorscope.detect.rows import rows_of_file
 from anchorscope.engine.interventions import CAUGHT, Intervention, knockout_of
 from anchorscope.engine.lease import Lease

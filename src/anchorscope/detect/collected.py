@@ -1,4 +1,4 @@
-"""Read the user's own labelled exchanges into a shard of a run folder."""
+"""Collect what detectors learn from beside a run's states: own labelled rows, sampled answers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from anchorscope.answers.generate import Answerer
 from anchorscope.detect.prompts import Exchange, common_prefix, tasks_of, too_long
-from anchorscope.detect.read_answers import read_answers
+from anchorscope.detect.read_answers import read_answers, sample_answers
 from anchorscope.detect.rows import exchange_of, is_right
+from anchorscope.evidence.shards import Shards, evidence_name
 from anchorscope.models import Model
 from anchorscope.records import Question, Sample
 from anchorscope.run_folder.samples import answers_name, to_frame
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
+from anchorscope.run_folder.table_columns import SAMPLED_ROWS
 
 
 def questions_of(
@@ -86,3 +89,30 @@ def read_rows(
     save_states(store, shard_name("clean", number), ids, stacked)
     frame = to_frame([samples[n] for n in sorted(samples)])
     store.write(answers_name(number), frame.to_parquet)
+
+
+def draw_answers(shards: Shards, *, samples: int, temperature: float, max_tokens: int) -> None:
+    """Sample answers to all usable questions of a run; shards already on disk are kept."""
+    answerer = Answerer(shards.lease.model, max_tokens=max_tokens)
+
+    def work(number: int, dataset: str, answered: list[Sample]) -> None:
+        usable = [sample for sample in answered if sample.usable]
+        drawn = sample_answers(
+            shards.lease,
+            answerer,
+            common_prefix(usable),
+            [sample.prompt_ids for sample in usable],
+            [sample.id for sample in usable],
+            samples=samples,
+            temperature=temperature,
+            seed=shards.seed,
+        )
+        # A finished answer took one more pass: the one that chose the stop token.
+        rows = [
+            (a.id, n, a.text, float(sum(a.log_probs)), len(a.token_ids),
+             len(a.token_ids) + int(a.finished), ms / samples)
+            for answers, ms in drawn for n, a in enumerate(answers)
+        ]  # fmt: skip
+        shards.save_table("sampled", number, pd.DataFrame(rows, columns=list(SAMPLED_ROWS)))
+
+    shards.each("sampled answers", lambda n: [evidence_name("sampled", n)], work)
