@@ -51,18 +51,13 @@ def panels(
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
     for ax in axes.flat:
-        _style(ax)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.spines[["left", "bottom"]].set(linewidth=0.6, color=FAINT)
+        ax.tick_params(labelsize=SMALL + 0.5, width=0.6, length=2.5, color=FAINT, labelcolor=INK)
+        ax.grid(axis="y", linewidth=0.4, color="#e6e6e6")
+        ax.set_axisbelow(True)
+        ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
     return figure, axes
-
-
-def _style(ax: Axes) -> None:
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.spines[["left", "bottom"]].set(linewidth=0.6, color=FAINT)
-    ax.tick_params(labelsize=SMALL + 0.5, width=0.6, length=2.5, color=FAINT, labelcolor=INK)
-    ax.grid(axis="y", linewidth=0.4, color="#e6e6e6")
-    ax.set_axisbelow(True)
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
-    ax.set_xlabel("Layer", fontsize=TEXT, color=INK)
 
 
 def title(ax: Axes, text: str) -> None:
@@ -70,9 +65,9 @@ def title(ax: Axes, text: str) -> None:
     ax.set_title(text, fontsize=TEXT + 1, color=INK, parse_math=False)
 
 
-def draw(ax: Axes, series: Series) -> Line2D:
+def _draw_curve(ax: Axes, series: Series) -> None:
     """Draw a curve with its band; points without neighbours or with few samples get a dot."""
-    (line,) = ax.plot(
+    ax.plot(
         series.layer,
         series.value,
         color=series.color,
@@ -92,7 +87,6 @@ def draw(ax: Axes, series: Series) -> Line2D:
     if (at := series.alone).any():
         ends = series.low[at], series.high[at]
         ax.vlines(series.layer[at], *ends, color=series.color, linewidth=0.6)
-    return line
 
 
 def plot_chart(
@@ -115,23 +109,21 @@ def plot_chart(
         if first or not chart.share_y:
             y = f"{view.y}\n{view.row}" if view.row and first else view.y
             ax.set_ylabel(y, fontsize=TEXT, color=INK)
-    if chart.share_y:
-        _make_room(axes[0, 0], max(len(view.warnings) for view in chart.views))
-    handles = _handles(chart)
-    footer(
-        figure,
-        handles,
-        columns=_legend_columns(handles, figure.get_figwidth()),
-        notes=_notes(chart),
-        caption=caption,
-        height=height,
-    )
+    if chart.share_y:  # the warnings are below the curves
+        low, high = axes[0, 0].get_ylim()
+        lines = max(len(view.warnings) for view in chart.views)
+        axes[0, 0].set_ylim(low - 0.07 * lines * (high - low), high)
+    _footer(figure, *_legend_entries(chart), caption=caption, height=height)
     return figure
 
 
-def _notes(chart: Chart) -> list[Artist]:
-    """Legend entries that explain pale, hatched and hollow marks."""
-    notes: list[Artist] = [*_handles(chart, controls=True)]
+def _legend_entries(chart: Chart) -> tuple[list[Line2D], list[Artist]]:
+    """An entry per label in order of appearance, and one for each other kind of mark."""
+    curves: list[Line2D] = []
+    notes: list[Artist] = []
+    for s in {s.label: s for view in chart.views for s in view.series}.values():
+        look = {"color": s.color, "linestyle": "--" if s.dashed else "-", "lw": 1.3}
+        (notes if s.color == CONTROL else curves).append(Line2D([], [], label=s.label, **look))
     if any(view.controls for view in chart.views):
         notes.append(Line2D([], [], color=CONTROL, lw=1.0, label=CONTROL_LABEL))
     if any(view.nulls for view in chart.views):
@@ -141,7 +133,7 @@ def _notes(chart: Chart) -> list[Artist]:
         few = {"marker": "o", "markersize": 2.8, "markerfacecolor": "white"}
         label = f"fewer than {FEW} samples"
         notes.append(Line2D([], [], ls="none", markeredgecolor=FAINT, label=label, **few))
-    return notes
+    return curves, notes
 
 
 def _draw_view(ax: Axes, view: View, chart: Chart) -> None:
@@ -164,7 +156,7 @@ def _draw_view(ax: Axes, view: View, chart: Chart) -> None:
             linestyle="--" if series.dashed else "-", label="_control",
         )  # fmt: skip
     for series in view.series:
-        draw(ax, series)
+        _draw_curve(ax, series)
     if not any(np.isfinite(series.value).any() for series in view.series):
         ax.text(0.5, 0.5, "no numbers", ha="center", transform=ax.transAxes, fontsize=8)
     if view.note:
@@ -200,33 +192,23 @@ def plot_maps(chart: Maps, *, caption: str) -> Figure:
         title(ax, name)
         ax.set_xlabel(chart.x, fontsize=TEXT, color=INK)
         if chart.names is not None:
-            _name_cells(ax, cells, chart.names, light=low + 0.6 * (high - low))
+            ax.set_yticks(range(rows), chart.names[0])
+            ax.set_xticks(range(width), chart.names[1])
+            for (row, column), value in np.ndenumerate(cells):  # dark on light cells
+                text, color = (
+                    f"{value:.2f}",
+                    "black" if value > low + 0.6 * (high - low) else "white",
+                )
+                if not np.isfinite(value):
+                    text, color = "–", FAINT
+                ax.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=color)
     axes[0, 0].set_ylabel(chart.y, fontsize=TEXT, color=INK)
     if numbered:
         bar = figure.colorbar(axes[0, 0].images[0], ax=list(axes.flat), fraction=0.04, pad=0.02)
         bar.set_label("ΔP", fontsize=TEXT)
         bar.ax.tick_params(labelsize=SMALL)
-    footer(figure, [], columns=1, caption=caption)
+    _footer(figure, [], [], caption=caption)
     return figure
-
-
-def _name_cells(
-    ax: Axes, cells: np.ndarray, names: tuple[Sequence[str], Sequence[str]], *, light: float
-) -> None:
-    """Write names beside rows and columns and each number into its cell, dark on light ones."""
-    ax.set_yticks(range(len(names[0])), names[0])
-    ax.set_xticks(range(len(names[1])), names[1])
-    for (row, column), value in np.ndenumerate(cells):
-        text, color = (f"{value:.2f}", "black" if value > light else "white")
-        if not np.isfinite(value):
-            text, color = "–", FAINT
-        ax.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=color)
-
-
-def _make_room(ax: Axes, lines: int) -> None:
-    """Move the lower end of the y axis down, so that warnings do not cover curves."""
-    low, high = ax.get_ylim()
-    ax.set_ylim(low - 0.07 * lines * (high - low), high)
 
 
 def _legend_columns(handles: Sequence[Line2D], width: float) -> int:
@@ -239,23 +221,12 @@ def _legend_columns(handles: Sequence[Line2D], width: float) -> int:
     return max(1, -(-len(handles) // max(rows, 1)))
 
 
-def _handles(chart: Chart, *, controls: bool = False) -> list[Line2D]:
-    """One legend handle per label, in order of appearance; `controls` selects grey or others."""
-    seen = {s.label: s for view in chart.views for s in view.series}
-    chosen = [s for s in seen.values() if (s.color == CONTROL) == controls]
-    return [
-        Line2D([], [], color=s.color, linestyle="--" if s.dashed else "-", lw=1.3, label=s.label)
-        for s in chosen
-    ]
-
-
-def footer(
+def _footer(
     figure: Figure,
     handles: Sequence[Line2D],
+    notes: Sequence[Artist],
     *,
-    columns: int,
-    notes: Sequence[Artist] = (),
-    caption: str = "",
+    caption: str,
     height: float | None = None,
 ) -> None:
     """Add the legend, notes that explain marks, and the caption below the panels.
@@ -263,7 +234,8 @@ def footer(
     The figure grows to hold them, or the panels shrink if `height` is given.
     """
     lines = textwrap.wrap(caption, width=int(figure.get_figwidth() * 20))
-    rows = -(-len(handles) // columns) if handles else 0
+    columns = _legend_columns(handles, figure.get_figwidth())
+    rows = -(-len(handles) // columns)
     # Two notes fill the width of one panel.
     per_line = max(1, min(len(notes), round(2 * figure.get_figwidth() / PANEL_WIDTH)))
     parts = [rows * _LINE, -(-len(notes) // per_line) * _LINE, len(lines) * _LINE * 0.8]

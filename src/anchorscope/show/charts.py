@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -273,12 +274,8 @@ def collapse_notes(runs: Sequence[RunView], titles: Mapping[str, str]) -> list[s
 
 def layer_spans(layers: Sequence[int]) -> str:
     """Format layer numbers as spans: 'layers 1, 4–6' for 1, 4, 5, 6."""
-    parts: list[list[int]] = []
-    for layer in layers:
-        if parts and layer == parts[-1][-1] + 1:
-            parts[-1].append(layer)
-        else:
-            parts.append([layer])
+    runs = groupby(enumerate(layers), key=lambda pair: pair[1] - pair[0])
+    parts = [[layer for _, layer in run] for _, run in runs]
     spans = ", ".join(f"{p[0]}–{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
     return f"layer{'s' if len(layers) > 1 else ''} {spans}"
 

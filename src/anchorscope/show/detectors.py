@@ -123,7 +123,6 @@ def _mean_auroc(scores: pd.DataFrame, name: str) -> float:
     return float(np.mean([auroc(*_columns(cast(pd.DataFrame, rows))[:2]) for _, rows in parts]))
 
 
-def _columns(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    columns = ("z", "score", "probability")
-    z, score, probability = (rows[name].to_numpy(dtype=float) for name in columns)
-    return z, score, probability
+def _columns(rows: pd.DataFrame) -> np.ndarray:
+    """z, score and probability [3, answer]."""
+    return rows[["z", "score", "probability"]].to_numpy(float).T
