@@ -11,9 +11,9 @@ import typer
 
 from anchorscope.cli.detect import detect
 from anchorscope.cli.model import datasets, doctor, get, models
+from anchorscope.cli.results import app as app_command
 from anchorscope.cli.results import claims, export, figure, power, verdicts, verify, view
 from anchorscope.cli.run import analyse, run, simulate, study
-from anchorscope.cli.serve import app as app_command
 from anchorscope.cli.terminal import Terminal, echo
 from anchorscope.errors import UserError
 

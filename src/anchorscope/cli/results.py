@@ -1,4 +1,4 @@
-"""Commands on a finished run: figures, pages, tables, exports, and checks."""
+"""Commands on a finished run: figures, pages, the app, tables, exports, and checks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,9 +16,28 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from anchorscope.cli.options import FinishedRun, NewFile, NoOpen, SomeData, argument, flag, option
-from anchorscope.cli.terminal import Bar, Terminal, echo, plain_table, quiet_libraries
-from anchorscope.config import words
+from anchorscope.cli.model import LOADED, load_named
+from anchorscope.cli.options import (
+    MODEL_HELP,
+    FinishedRun,
+    NewFile,
+    NoOpen,
+    Port,
+    SomeData,
+    argument,
+    flag,
+    option,
+    with_config,
+)
+from anchorscope.cli.terminal import (
+    Bar,
+    Terminal,
+    echo,
+    plain_table,
+    quiet_libraries,
+    require_packages,
+)
+from anchorscope.config import Config, words
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import MODES, Estimate
 
@@ -28,6 +48,7 @@ if TYPE_CHECKING:
     from anchorscope.run_folder.manifest import Checked
     from anchorscope.show.claims import Block
 
+PASSWORD = "ANCHORSCOPE_PASSWORD"
 FORMATS = (".png", ".svg", ".pdf")
 COLOURS = {
     "holds": "green", "fails": "red", "undecided": "yellow", "not shown": "dim",
@@ -121,6 +142,65 @@ def open_in_browser(address: str) -> bool:
             start_new_session=True,
         )
     return screen
+
+
+@with_config(*LOADED)
+def app(
+    config: Config,
+    run: Annotated[
+        Path | None, argument("A finished run; without it, a small one is made and kept.")
+    ] = None,
+    model: Annotated[
+        str | None, option(f"The run's model; {MODEL_HELP}; without a run, `bundled`.")
+    ] = None,
+    detector: Annotated[str | None, option("A detector's folder, or a hub repository.")] = None,
+    port: Port = 7860,
+    listen: Annotated[
+        str, option(f"Another address of this machine; needs a password in {PASSWORD}.")
+    ] = "127.0.0.1",
+    no_open: NoOpen = False,
+) -> None:
+    """Serve a page to ask a model live and inspect its answers, token by token.
+
+    It shows the answer as it grows with its probability of being wrong, the pathway, and the
+    belief by layer, clean and with any tokens cut. It listens on 127.0.0.1 alone.
+    """
+    require_packages("app", "app", "fastapi", "uvicorn")
+    from anchorscope.app.page import USER, AppState, guarded_app, kept_run
+    from anchorscope.detect.detector import Detector
+    from anchorscope.run_folder.view import RunView
+    from anchorscope.web import server as http
+
+    if listen in ("0.0.0.0", "::", ""):  # nosec B104: this refuses it
+        raise UserError(
+            f"--listen '{listen}' is every address. Accepted: one address of this machine, the one "
+            "that visitors type, so that no other name can be used to reach it."
+        )
+    password = None if listen == http.LOCAL else os.environ.get(PASSWORD, "")
+    http.check_listener(listen, password, variable=PASSWORD, least=8)
+    bound = http.bind(listen, port)
+    view = None if run is None else RunView.open(run)
+    trained = None if detector is None else Detector.load(detector)
+    with Bar() as bar:
+        bar.note("Loading the model ...")
+        loaded = load_named(
+            {} if view is None else view.model, run, model=model, config=config,
+        )  # fmt: skip
+        if view is None:
+            bar.note("No run was given: probes are trained on built-in questions, once, and kept.")
+            view = kept_run(loaded, progress=bar)
+        bar.note("Checking the knockout on the model, and asking once to warm up ...")
+        state = AppState(loaded, view, trained)
+        state.warm()
+    server = http.Server(guarded_app(state, hosts=http.hosts_of(bound), password=password))
+    address = http.start_listening(bound)
+    echo(f"Open {address} in a browser. Ctrl-C ends it.")
+    if password is not None:
+        echo(f"The name is {USER}. The password travels in the clear: use a tunnel.")
+    if not no_open:
+        open_in_browser(address)
+    with suppress(KeyboardInterrupt):  # Ctrl-C ends the server
+        server.run(sockets=[bound])
 
 
 def export(
@@ -298,7 +378,6 @@ def power(
     belief, or a part of the samples loses all of it. It also prints which layer's probe reads best,
     and whether that is better than chance.
     """
-    from anchorscope.config import Config
     from anchorscope.pathways.power import power_of_run
     from anchorscope.run_folder.view import RunView
 
@@ -386,7 +465,6 @@ def verdicts(
     if out.suffix != ".csv":
         raise UserError(f"--out is '{out}'. Accepted: a .csv file.")
     from anchorscope.answers.verdicts import doubt_table, doubtful
-    from anchorscope.config import Config
     from anchorscope.pipeline.request import command_of
     from anchorscope.run_folder.view import RunView
 
