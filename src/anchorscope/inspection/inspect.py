@@ -21,10 +21,11 @@ from anchorscope.config import Config
 from anchorscope.detect.answer_parts import locate_answer
 from anchorscope.detect.detector import Detector, RunningScore
 from anchorscope.detect.prompts import Bound, Example, bind_prompts
+from anchorscope.detect.read_answers import fitting
 from anchorscope.detect.scored import Scored
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.check import require_understood
-from anchorscope.engine.decode import Prefix, Step, grow_trunk, shared_prefix
+from anchorscope.engine.decode import Step, grow_trunk, shared_prefix
 from anchorscope.engine.interventions import CLEAN, positions_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.read import read_rows, row_for, with_mass
@@ -235,7 +236,7 @@ class Inspector:
 
         with Lease(self.model) as lease:
             (answer,) = self.bound.answerer.answer(
-                lease, self._prefix(lease, prompt.prompt_ids), [prompt.question.id],
+                lease, fitting(self.bound.prefix(lease), [prompt.prompt_ids]), [prompt.question.id],
                 [prompt.prompt_ids], on_token=keep,
             ).answers  # fmt: skip
         stacked = np.stack(states or [np.empty((self.model.blocks, self.model.parts.width))])
@@ -269,11 +270,6 @@ class Inspector:
             content_tokens=tokens_of(content_words(text), prompt.offsets, start=start),
             verdict=None if question.answers else "abstain",  # neither right nor wrong
         )
-
-    def _prefix(self, lease: Lease, ids: tuple[int, ...]) -> Prefix:
-        """The cached shared prefix, or an empty one if this prompt does not begin with it."""
-        fits = ids[: len(self.bound.shared)] == self.bound.shared
-        return self.bound.prefix(lease) if fits else Prefix((), None)
 
     def growth(self, states: np.ndarray, question: str) -> list[float]:
         """P(wrong) as if the answer ended with each token, from states [token, layer, width].
@@ -361,7 +357,7 @@ class Inspector:
         }
         with Lease(self.model) as lease:
             # All passes are rows of one trunk, as in a run.
-            prefix = self._prefix(lease, sample.prompt_ids)
+            prefix = fitting(self.bound.prefix(lease), [sample.prompt_ids])
             trunk = grow_trunk(lease, prefix, [sample.prompt_ids]).trunk
             own = replace(positions_of(sample), exact_question=cut)
             (positions,) = with_mass(lease, trunk, [own], budget=budget)
@@ -379,7 +375,7 @@ class Inspector:
                 # The prompt about another subject, with the sample's own answer after it.
                 other = self._prompted(_checked(with_subject(sample, choices.subject)), None)
                 patched = other.prompt_ids + written(sample)
-                front = self._prefix(lease, patched)
+                front = fitting(self.bound.prefix(lease), [patched])
                 states |= read_ends(lease, front, {PATCH: patched}, budget=budget)
         return {name: state.astype(np.float32) for name, state in states.items()}
 

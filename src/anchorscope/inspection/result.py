@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from anchorscope.config import Config
 from anchorscope.engine.interventions import (
@@ -191,7 +192,7 @@ class Inspection:
                 label=f"{name} of the run, its own subjects cut",
                 color=self.color,
                 dash="4 2" if name == "A" else "",
-                path="".join(self._band(ends, run) + "Z" for run in _runs(ends)),
+                path="".join(self._band(ends)),
             )
             for name, ends in self.bands.items()
         ]
@@ -211,10 +212,14 @@ class Inspection:
     def _line(self, points: Sequence[tuple[int, float]]) -> str:
         return "M" + "L".join(f"{self._x(layer):.1f},{_y(value):.2f}" for layer, value in points)
 
-    def _band(self, ends: Sequence[tuple[float, float]], layers: Sequence[int]) -> str:
-        """The SVG path of a band: along its low ends, and back along its high ends."""
-        low = [(k, ends[k - 1][0]) for k in layers]
-        return self._line([*low, *((k, ends[k - 1][1]) for k in reversed(layers))])
+    def _band(self, ends: Sequence[tuple[float, float]]) -> Iterator[str]:
+        """The SVG paths of a band's parts: along the low ends, and back along the high ends."""
+        layers = enumerate(ends, start=1)
+        for known, part in groupby(layers, key=lambda layer: math.isfinite(layer[1][0])):
+            if known:
+                here = list(part)
+                back = [(k, high) for k, (_, high) in reversed(here)]
+                yield self._line([*((k, low) for k, (low, _) in here), *back]) + "Z"
 
     def _label(self, name: str) -> str:
         """The legend's label of a pass."""
@@ -255,17 +260,6 @@ class Inspection:
 
 def _y(value: float) -> float:
     return _BOTTOM - value * (_BOTTOM - _TOP)
-
-
-def _runs(ends: Sequence[tuple[float, float]]) -> list[list[int]]:
-    """Split the layers (from 1) of a band into runs without a gap."""
-    parts: list[list[int]] = [[]]
-    for layer, (low, _) in enumerate(ends, start=1):
-        if math.isfinite(low):
-            parts[-1].append(layer)
-        elif parts[-1]:
-            parts.append([])
-    return [part for part in parts if part]
 
 
 def panel(result: Inspection, *, live: bool = False) -> str:

@@ -24,8 +24,7 @@ from anchorscope.serve.protocol import (
     ScoreRequest,
     score_of,
 )
-from anchorscope.serve.served import Piece, Served
-from anchorscope.serve.worker import Event, Job, Worker
+from anchorscope.serve.served import Event, Job, Piece, Served, Worker
 from anchorscope.web.server import Access, ApiError, Guard, new_app
 
 requests = logging.getLogger("anchorscope.requests")  # a line of JSON for each

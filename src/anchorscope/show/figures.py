@@ -5,7 +5,6 @@ Files are drawn in worker processes: this one imports matplotlib only if it draw
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +18,7 @@ import pandas as pd
 from anchorscope.errors import UserError, unknown
 from anchorscope.parallel import in_parallel
 from anchorscope.records import MODES, Mode
-from anchorscope.run_folder.view import RunView, records, where
+from anchorscope.run_folder.view import RunView, where
 from anchorscope.show.charts import (
     Chart,
     Maps,
@@ -182,12 +181,10 @@ def _counts(panels: Sequence[Panel], titles: Mapping[str, str]) -> str:
     """The number of questions by panel and dataset: Q and A, at the layer with the most."""
     parts = []
     for panel in panels:
-        sums: Counter[tuple[str, str, int]] = Counter()
-        for row in records(pd.concat([run.layers for run in panel.runs])):
-            sums[row["dataset"], row["mode"], row["layer"]] += int(row["n"])
-        most = {name: max((n for key, n in sums.items() if key[0] == name), default=0)
-                for name in titles}  # fmt: skip
-        counts = [f"{most[name]} {title}" for name, title in titles.items() if most[name]]
+        layers = pd.concat([run.layers for run in panel.runs])
+        sums = layers.groupby(["dataset", "mode", "layer"])["n"].sum()
+        most = sums.groupby("dataset").max().astype(int)
+        counts = [f"{most[name]} {title}" for name, title in titles.items() if most.get(name)]
         each = ", ".join(count.replace(" ", "\u00a0") for count in counts)  # kept on one line
         parts.append(each if len(panels) == 1 else f"{panel.title}: {each}")
     return "n\u00a0=\u00a0" + ("; ".join(parts) or "0")
