@@ -32,12 +32,9 @@ from anchorscope.show.evidence import evidence_parts
 from anchorscope.show.figures import delta_p_chart
 from anchorscope.show.html import (
     Table,
-    bundle,
     number,
-    page_style,
     percent,
-    render,
-    source_hash,
+    render_page,
     two_digits,
     with_span,
 )
@@ -76,13 +73,7 @@ def write_report(run: RunView) -> Path:
 
 def page(run: RunView) -> str:
     """Render the report of a run as HTML."""
-    script, blocks = bundle("text", "chart", "page"), run_blocks(run)
     names = {",".join(run.titles): ", ".join(run.titles.values()), **run.titles}
-    # Only this script may run, and nothing may be fetched: a second protection besides escaping.
-    policy = (
-        f"default-src 'none'; script-src {source_hash(script)}; style-src 'unsafe-inline'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
 
     def claim_heads(block: Block) -> list[str]:
         return [names.get(column.dataset, column.dataset) for column in block.columns]
@@ -101,13 +92,12 @@ def page(run: RunView) -> str:
         "examples": "Examples",
         "repeat": "Repeat this run",
     }
-    return render(
+    return render_page(
         "report.html",
+        css="page.css",
+        scripts=("text", "chart", "page"),
         title=f"{run.model_name}: where its sense of truth comes from",
         kind="report",
-        policy=policy,
-        style=page_style("page.css"),
-        script=script,
         run=run,
         contents=contents,
         collapse_notes=collapse_notes([run], run.titles),
@@ -119,7 +109,7 @@ def page(run: RunView) -> str:
         probes_caption=probes_chart(run).caption,
         findings=findings(run),
         meanings=MEANINGS,
-        claim_blocks=blocks,
+        claim_blocks=run_blocks(run),
         claim_heads=claim_heads,
         interval=interval,
         claim_summary=lambda block: f"{block.title}: {len(block.rows)} numbers read off it",

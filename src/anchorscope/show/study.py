@@ -18,14 +18,9 @@ from anchorscope.show.canvas import save_figure
 from anchorscope.show.charts import all_titles
 from anchorscope.show.claims import grouped_claims, single_columns
 from anchorscope.show.figures import plot_delta_p
-from anchorscope.show.html import page_style, render
+from anchorscope.show.html import render_page
 from anchorscope.show.report import finding_name
 
-# No script at all; the figures are in the page.
-_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
-    "form-action 'none'"
-)
 _LONGEST = 150  # bytes of a panel's title in a file name, which has 255 at most
 _PANEL = 430  # pixels of width for each model of a panel
 
@@ -53,12 +48,11 @@ def write_page(
 
     """
     runs = [run for panel in panels.values() for run in panel]
-    page = render(
+    page = render_page(
         "study.html",
+        css="page.css",
         title=title,
         kind="study",
-        policy=_POLICY,
-        style=page_style("page.css"),
         failed=failed,
         panels={title: _pictures(folder, title, own) for title, own in panels.items()},
         findings=[_linked(folder, row) for row in records(table)],

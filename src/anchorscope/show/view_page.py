@@ -29,7 +29,7 @@ from anchorscope.show.charts import (
     middle_halves,
 )
 from anchorscope.show.figures import delta_p_chart
-from anchorscope.show.html import bundle, island, page_style, render, source_hash
+from anchorscope.show.html import island, render_page
 from anchorscope.show.token_texts import tokens_of
 from anchorscope.spans.answer import KINDS, kind_of
 
@@ -70,17 +70,14 @@ def write_view(runs: Sequence[RunView], out: str | Path | None = None) -> Path:
         if models.count(name) > 1:
             name = f"{name} ({run.path.resolve().name})"
         data.append(island(f"run-{number}", run_data(run, titles, own, name=name)))
-    script = bundle("text", "chart", *(f"view/{name}" for name in _SCRIPTS))
-    style = page_style("view/view.css")
-    whole = render(
+    whole = render_page(
         "view.html",
+        css="view/view.css",
+        scripts=("text", "chart", *(f"view/{name}" for name in _SCRIPTS)),
+        inline_styles=False,
         kind="view",
-        policy=f"default-src 'none'; script-src {source_hash(script)}; "
-        f"style-src {source_hash(style)}; img-src data:; base-uri 'none'; form-action 'none'",
         title=f"{' and '.join(models)}: every sample",
-        style=style,
         data=data,
-        script=script,
     )
     page = user_path(out) if out is not None else runs[0].path / "view.html"
     try:

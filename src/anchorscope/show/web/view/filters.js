@@ -9,7 +9,7 @@ function keeps(runs, state) {
   const words = state.search.trim().toLowerCase();
   const some = (test) => (row) => runs.some((run, at) => test(run, row[at], state.layers[at]));
   const tests = [(row) => shown.has(runs[0].datasets[runs[0].dataset[row[0]]].name)];
-  if (words) tests.push(some((run, i) => run.searched(i).includes(words)));
+  if (words) tests.push(some((run, i) => `${run.question[i]}\n${run.answer[i]}\n${run.id[i]}`.toLowerCase().includes(words)));
   if (state.verdict) tests.push(some((run, i) => run.verdicts[run.verdict[i]] === state.verdict));
   if (state.predicted) tests.push(some((run, i, k) => predictedName(run, state.mode, i, k) === state.predicted));
   for (const mode of ["paper", "strict"])

@@ -53,12 +53,6 @@ class Run {
     integersOf(data.token_counts).forEach((count, i) => { this.tokenStart[i + 1] = this.tokenStart[i] + count; });
   }
 
-  // What a search looks into, in small letters; made when it is first asked for.
-  searched(i) {
-    this.small ??= this.id.map((id, at) => `${this.question[at]}\n${this.answer[at]}\n${id}`.toLowerCase());
-    return this.small[i];
-  }
-
   at(i, k) { return i * this.layers + k - 1; }
 
   // Whether a probe read the sample: abstentions and answers without an entity have no belief.

@@ -37,12 +37,12 @@ function sorted(rows, columns, sort) {
   if (!column) return rows;
   const keyOf = column.kind === "number" ? (value) => value : (value) => value.normalize("NFKD").toLowerCase();
   const known = [], unknown = [];
-  rows.forEach((row, place) => {
+  for (const row of rows) {
     const value = column.get(row);
     if (value === "" || Number.isNaN(value)) unknown.push(row);
-    else known.push({ row, place, key: keyOf(value) });
-  });
-  known.sort((a, b) => (a.key < b.key ? -sign : a.key > b.key ? sign : a.place - b.place));
+    else known.push({ row, key: keyOf(value) });
+  }
+  known.sort((a, b) => (a.key < b.key ? -sign : a.key > b.key ? sign : 0));
   return [...known.map((item) => item.row), ...unknown];
 }
 
