@@ -182,8 +182,7 @@ def _counts(panels: Sequence[Panel], titles: Mapping[str, str]) -> str:
     parts = []
     for panel in panels:
         layers = pd.concat([run.layers for run in panel.runs])
-        sums = layers.groupby(["dataset", "mode", "layer"])["n"].sum()
-        most = sums.groupby("dataset").max().astype(int)
+        most = layers.pivot_table("n", ["mode", "layer"], "dataset", "sum").max().astype(int)
         counts = [f"{most[name]} {title}" for name, title in titles.items() if most.get(name)]
         each = ", ".join(count.replace(" ", "\u00a0") for count in counts)  # kept on one line
         parts.append(each if len(panels) == 1 else f"{panel.title}: {each}")
