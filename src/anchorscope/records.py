@@ -112,16 +112,22 @@ class QuestionSet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class DecodedAnswer:
+    """The tokens of an answer, with their log-probabilities and entropies at temperature 1."""
+
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...]  # of each token, when it was chosen
+    first_entropy: float  # nats, of the distribution of the first token, if it has none as well
+    finished: bool  # False where it was cut at the token limit
+    entropies: tuple[float, ...] = ()  # nats, of each token's distribution; earlier runs: none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer(DecodedAnswer):
     """The model's own greedy answer, token by token."""
 
     id: str
     text: str  # the first line as written, white space stripped
-    token_ids: tuple[int, ...]
-    log_probs: tuple[float, ...]  # of each token, when it was chosen
-    first_entropy: float  # nats, of the distribution of the first token
-    finished: bool  # False where it was cut at the token limit
-    entropies: tuple[float, ...] = ()  # nats, of each token's distribution; earlier runs: none
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from anchorscope.engine.decode import (
-    DecodedAnswer,
+    DecodedBatch,
     OnToken,
     Prefix,
     Sampling,
-    Trunk,
     read_prefix,
     shared_prefix,
     write_answers,
@@ -24,7 +22,7 @@ from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 from anchorscope.models.prompts import PromptPart, has_chat, make_prompts, stop_ids, tokenise
-from anchorscope.records import Answer, QuestionSet, Span
+from anchorscope.records import Answer, DecodedAnswer, QuestionSet, Span
 from anchorscope.spans.answer import answer_span
 
 _ROWS = 32  # lines that are written together
@@ -34,13 +32,10 @@ _BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
 
 
 @dataclass(frozen=True)
-class Answered:
-    """A batch of answers in the order of the questions, with their shared trunk."""
+class Answered(DecodedBatch):
+    """A batch of answers in the order of the questions, with their states and shared trunk."""
 
     answers: tuple[Answer, ...]
-    states: Tensor  # [row, token, layer, width]
-    trunk: Trunk
-    extra: Tensor | None = None  # [row, layer, width] at the extra position of each prompt
 
 
 class Answerer:
@@ -96,15 +91,7 @@ class Answerer:
 
     def _record(self, id: str, decoded: DecodedAnswer) -> Answer:
         text = self.model.tokenizer.decode(decoded.token_ids, skip_special_tokens=True)
-        return Answer(
-            id=id,
-            text=text.strip(),
-            token_ids=decoded.token_ids,
-            log_probs=decoded.log_probs,
-            first_entropy=decoded.first_entropy,
-            finished=decoded.finished,
-            entropies=decoded.entropies,
-        )
+        return Answer(id=id, text=text.strip(), **vars(decoded))
 
 
 def answer_offsets(model: Model, answer: Answer) -> list[Span]:

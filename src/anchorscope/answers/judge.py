@@ -56,7 +56,7 @@ YES = _set("yes yeah yep true correct")
 NO = _set("no nope false incorrect")
 # Other things whose names hold a shorter name; "New X" is ruled out for every X.
 OTHER_NAMES = tuple(
-    tuple(name.split())
+    words(name)
     for name in (
         "equatorial guinea", "guinea bissau", "south sudan", "northern ireland", "west virginia",
         "american samoa", "democratic republic of congo", "democratic republic of korea",
@@ -177,11 +177,7 @@ def _is_one_of(answer: Words, forms: Sequence[Words]) -> bool:
 
 def _places(answer: Sequence[Word], form: Sequence[Word]) -> list[int]:
     """Find where the form's words occur in the answer in sequence."""
-    return _starts(answer, _texts(form))
-
-
-def _starts(answer: Sequence[Word], wanted: tuple[str, ...]) -> list[int]:
-    texts, size = _texts(answer), len(wanted)
+    texts, wanted, size = _texts(answer), _texts(form), len(form)
     return [at for at in range(len(answer) - size + 1) if texts[at : at + size] == wanted]
 
 
@@ -248,7 +244,7 @@ def _in_other_name(answer: Words, at: int, stop: int) -> bool:
     return any(
         start <= at and stop <= start + len(name) and len(name) > stop - at
         for name in OTHER_NAMES
-        for start in _starts(answer, name)
+        for start in _places(answer, name)
     )
 
 

@@ -54,19 +54,19 @@ def fold(text: str) -> str:
 @lru_cache(maxsize=REMEMBERED)
 def words(text: str) -> tuple[Word, ...]:
     """Split a text into normalised words, without articles."""
-    return _without_articles(_counted(_split(_prepared(text))))
+    text = unicodedata.normalize("NFKC", text).translate(QUOTES)
+    if "." in text:
+        text = INITIALS.sub(lambda m: re.sub(r"[.\s]", "", m[0]) + " ", text)
+    if DIGIT.search(text):
+        text = plain_numbers(text)
+        for pattern in DATES:  # every date as "year Month dayN", so that "14" is not found in one
+            text = pattern.sub(_date, text)
+    return _without_articles(_counted(_split(text)))
 
 
 def plain(text: str) -> str:
     """Remove case, accents, punctuation and apostrophes: "i dont know"."""
     return " ".join(re.findall(r"[^\W_]+", fold(text).replace("'", "")))
-
-
-def _prepared(text: str) -> str:
-    text = unicodedata.normalize("NFKC", text).translate(QUOTES)
-    if "." in text:
-        text = INITIALS.sub(lambda m: re.sub(r"[.\s]", "", m[0]) + " ", text)
-    return dates_in_order(plain_numbers(text)) if DIGIT.search(text) else text
 
 
 def _split(text: str) -> list[Word]:
@@ -144,13 +144,6 @@ def plain_numbers(text: str) -> str:
     text = re.sub(r"\b(\d{4})-(\d\d)-(\d\d)\b", _iso, text)
     text = re.sub(r"\b(?:minus|negative)\s+(?=\d)", "-", text, flags=re.IGNORECASE)
     return re.sub(r"(?<![\w.-])(\d+)(?:\s*-\s*|\s+to\s+)(\d+)(?![\w-])", _range, text)
-
-
-def dates_in_order(text: str) -> str:
-    """Rewrite every date as "year Month dayN", so that "14" is not found in a date."""
-    for pattern in DATES:
-        text = pattern.sub(_date, text)
-    return text
 
 
 def _counted(split: Sequence[Word]) -> Sequence[Word]:

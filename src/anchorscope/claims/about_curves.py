@@ -33,6 +33,7 @@ from anchorscope.records import Mode
 READ_ERROR = 5.0  # points by which a number read off a picture may be wrong
 FALLING = ("keeps falling", "plateau")
 Statistic = Callable[[np.ndarray, np.ndarray], np.ndarray]  # q, a [..., layer] -> [...]
+SeveralCurves = Callable[[Sequence[np.ndarray]], np.ndarray]  # q of each dataset -> [...]
 Figure = Mapping[str, Any]  # a row of published_figures.csv
 CURVES: list[Claim] = []  # about the curves of one dataset
 
@@ -160,18 +161,13 @@ def dataset_claims(run: ClaimInputs) -> Iterator[ClaimRow]:
         ("deepest-dataset", fall, behind, Region(high=0.0)),
         ("q-converge", meet, _spread_change, Region(high=0.0)),
     ):
-        measure = partial(_measure_several, statistic=statistic, region=region)
+        measure = partial(_measure_several, statistic, region)
         claim = Claim(name, statement, measure, source="figure")
         yield from decided(run, [claim], datasets=[",".join(run.titles)])
 
 
 def _measure_several(
-    run: ClaimInputs,
-    datasets: str,
-    mode: Mode,
-    *,
-    statistic: Callable[[Sequence[np.ndarray]], np.ndarray],
-    region: Region,
+    statistic: SeveralCurves, region: Region, run: ClaimInputs, datasets: str, mode: Mode
 ) -> Measured:
     curves = [run.curves[name, mode] for name in run.titles]  # a name may hold a comma
     value = float(statistic([c.q for c in curves]))

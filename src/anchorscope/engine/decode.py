@@ -19,6 +19,7 @@ from anchorscope.engine.layout import PAD, GrowingCache, Layout, Pair, Stretch, 
 from anchorscope.engine.lease import Lease, Read
 from anchorscope.engine.transfer import to_device
 from anchorscope.models import Model
+from anchorscope.records import DecodedAnswer
 
 # Rows are taken out of the batch when this share of them has finished: a copy of the memory for
 # every row that ends would cost more than it saves.
@@ -158,17 +159,6 @@ def pad_left(rows: Sequence[Sequence[int]], fill: int, device: torch.device) -> 
 
 
 @dataclass(frozen=True)
-class DecodedAnswer:
-    """One answer: its tokens, their log-probabilities and entropies, at temperature 1."""
-
-    token_ids: tuple[int, ...]
-    log_probs: tuple[float, ...]
-    entropies: tuple[float, ...]  # of the distribution that each token was chosen from
-    first_entropy: float  # also where the answer has no token
-    finished: bool
-
-
-@dataclass(frozen=True)
 class DecodedBatch:
     """A batch of answers, the states of all layers at their tokens, and their trunk."""
 
@@ -271,7 +261,13 @@ def write_answers(
     written = torch.where(length < 0, limit, length).tolist()
     parts = zip(tokens.tolist(), log_probs.tolist(), entropies.tolist(), written, strict=True)
     answers = tuple(
-        DecodedAnswer(tuple(ids[:n]), tuple(own[:n]), tuple(spread[:n]), spread[0], done)
+        DecodedAnswer(
+            token_ids=tuple(ids[:n]),
+            log_probs=tuple(own[:n]),
+            first_entropy=spread[0],
+            finished=done,
+            entropies=tuple(spread[:n]),
+        )
         for (ids, own, spread, n), done in zip(parts, (length >= 0).tolist(), strict=True)
     )
     return DecodedBatch(answers, states, grown.trunk, grown.last.extra)

@@ -93,6 +93,12 @@ def keys_of(positions: TokenPositions, keys: str, *, seed: int) -> tuple[int, ..
     return tuple(position for position in KEYS[keys](positions, seed) if position > 0)
 
 
+def generator(*key: object) -> np.random.Generator:
+    """A random generator seeded by this key alone."""
+    digest = hashlib.sha256(":".join(map(str, key)).encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:8], "big"))
+
+
 def _neutral(positions: TokenPositions, seed: int) -> list[int]:
     """Draw control tokens, as many as E_Q has, that carry neither subject nor property.
 
@@ -108,11 +114,10 @@ def _neutral(positions: TokenPositions, seed: int) -> list[int]:
     taken = {0, last, *exact, *positions.content_tokens}
     pool = np.array([p for p in range(positions.answer_at) if p not in taken], dtype=np.int64)
     count, mass = min(len(exact), len(pool)), np.asarray(positions.mass)
-    digest = hashlib.sha256(f"{seed}:{positions.id}".encode()).digest()
-    generator = np.random.default_rng(int.from_bytes(digest[:8], "big"))
     # Each draw takes the tokens with the smallest random numbers; worked examples come last.
+    draws = generator(seed, positions.id).random((_DRAWS, len(pool)))
     in_examples = pool < min(positions.question_tokens, default=0)
-    order = np.argsort(generator.random((_DRAWS, len(pool))) + in_examples, axis=1)
+    order = np.argsort(draws + in_examples, axis=1)
     drawn = pool[order[:, :count]]
     away = np.abs(mass[drawn].sum(axis=1) - mass[exact].sum())
     return sorted(drawn[int(away.argmin())].tolist())

@@ -16,10 +16,9 @@ import pandas as pd
 from anchorscope.config import Config, Where
 from anchorscope.engine.batches import Budget
 from anchorscope.engine.decode import Prefix
-from anchorscope.engine.interventions import CLEAN, Intervention, positions_of
+from anchorscope.engine.interventions import CLEAN, Intervention, generator, positions_of
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.read import read_rows, row_for
-from anchorscope.evidence.patching import generator
 from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
 from anchorscope.evidence.saliency import read_saliency
 from anchorscope.evidence.shards import HeldOut, Shards, evidence_name, readable, trunks

@@ -7,7 +7,6 @@ the donor has as many, else the longest alone; `whole` says which.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ import pandas as pd
 
 from anchorscope.answers.normalise import words
 from anchorscope.engine.batches import Budget
+from anchorscope.engine.interventions import generator
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import (
     GROUPS,
@@ -130,12 +130,6 @@ def _accepted_answers(sample: Sample) -> set[str]:
     """The accepted answers of a sample's question, normalised as by the judge."""
     spelt = (" ".join(word.text for word in words(alias)) for alias in sample.question.answers)
     return {answer for answer in spelt if answer}
-
-
-def generator(*key: object) -> np.random.Generator:
-    """A random generator seeded by this key alone."""
-    digest = hashlib.sha256(":".join(map(str, key)).encode()).digest()
-    return np.random.default_rng(int.from_bytes(digest[:8], "big"))
 
 
 def _draw(candidates: np.ndarray, *key: object) -> int | None:

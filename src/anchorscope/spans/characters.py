@@ -60,11 +60,8 @@ def content_words(text: str) -> list[Span]:
 
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
     """Sort spans and merge those that overlap or touch."""
-    ordered = sorted([span for span in spans if span[0] < span[1]])
-    if len(ordered) < 2:
-        return tuple(ordered)
     result: list[Span] = []
-    for span in ordered:
+    for span in sorted(span for span in spans if span[0] < span[1]):
         if result and span.start <= result[-1].stop:
             result[-1] = Span(result[-1].start, max(result[-1].stop, span.stop))
         else:

@@ -193,36 +193,30 @@ def rules_spans(text: str) -> tuple[Span, ...]:
 
 def _quoted(text: str) -> Iterator[Span]:
     for match in QUOTED.finditer(text):
-        group = next(i for i in range(1, 5) if match[i] is not None)
-        span = trimmed(text, Span(*match.span(group)))
+        span = trimmed(text, Span(*match.span(match.lastindex or 0)))
         if span.start < span.stop:
             yield span
 
 
 def _names(text: str) -> Iterator[Span]:
     """Find runs of capitalised words, with connectors and numbers inside them."""
-    run: list[re.Match[str]] = []
+    runs: list[list[re.Match[str]]] = [[]]
     held: list[re.Match[str]] = []  # connectors that wait for the next capital
     for word in WORD.finditer(text):
-        last = (held or run)[-1] if run else None
+        last = (held or runs[-1])[-1] if runs[-1] else None
         if last and not _joined(text[last.end() : word.start()], last[0]):
-            yield from _closed(run)
-            run, held = [], []
+            runs, held = [*runs, []], []
+        run = runs[-1]
         if _capital(text, word) or (run and not held and word[0][0].isdigit()):
-            run, held = [*run, *held, word], []
+            run += [*held, word]
+            held = []
         elif run and word[0] in CONNECTORS:
             held.append(word)
-        else:
-            yield from _closed(run)
-            run, held = [], []
-    yield from _closed(run)
-
-
-def _closed(run: list[re.Match[str]]) -> Iterator[Span]:
-    """Yield the span of a finished run of words, without a possessive ending."""
-    if run:
-        stop = run[-1].end() - (2 if re.search(r"['’]s$", run[-1][0]) else 0)
-        yield Span(run[0].start(), stop)
+        elif run:
+            runs, held = [*runs, []], []
+    for run in filter(None, runs):
+        possessive = re.search(r"['’]s$", run[-1][0])
+        yield Span(run[0].start(), run[-1].end() - (2 if possessive else 0))
 
 
 def _joined(between: str, word: str) -> bool:
@@ -392,20 +386,21 @@ def spacy_spans(
     return [merged(_entities_and_chunks(doc)) for doc in docs]
 
 
-def load_pipeline(name: str = PIPELINE) -> Language:
-    """Load a spaCy pipeline; a UserError names the command that installs it."""
+def load_pipeline() -> Language:
+    """Load the spaCy pipeline; a UserError names the command that installs it."""
     try:
         import spacy
     except ImportError:
         raise UserError(
             "The finder 'spacy' needs spaCy: pip install 'anchorscope[spans]', "
-            f"then python -m spacy download {name}."
+            f"then python -m spacy download {PIPELINE}."
         ) from None
     try:
-        return spacy.load(name)
+        return spacy.load(PIPELINE)
     except OSError:
         raise UserError(
-            f"The spaCy pipeline '{name}' is not installed: python -m spacy download {name}."
+            f"The spaCy pipeline '{PIPELINE}' is not installed: "
+            f"python -m spacy download {PIPELINE}."
         ) from None
 
 
