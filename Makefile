@@ -5,7 +5,7 @@
 # make test   lint, types and all tests but the slow ones
 # make test-slow  the slow ones alone
 # make test-avx2  the tests of numbers as an older x86 processor rounds them
-# make torture  faults in folders, hundreds, and hostile inputs, thousands (tests/torture)
+# make torture  thousands of hostile inputs (tests/torture)
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -61,7 +61,7 @@ test: lint
 	$(WORKERS)
 
 test-all: lint
-	$(WORKERS) -m "not torture"
+	$(WORKERS) -m ""
 
 test-slow: setup
 	$(WORKERS) -m slow
@@ -69,12 +69,11 @@ test-slow: setup
 # Numbers once more as an older processor rounds them.
 test-avx2: setup
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 $(WORKERS) \
-		tests/test_engine_exact.py tests/test_engine_check.py tests/test_probes_probe.py \
-		tests/test_stats*.py
+		tests/test_engine_exact.py tests/test_probes_probe.py tests/test_stats_entities.py \
+		tests/test_engine_check.py::test_every_architecture_is_understood
 
-# In one process without threads, which forks.
 torture: setup
-	TORTURE=100 OMP_NUM_THREADS=1 LOKY_MAX_CPU_COUNT=1 $(BIN)/python -m pytest tests/torture -m "" --verbose
+	TORTURE=100 $(WORKERS) tests/torture
 
 clean:
 	rm -rf .venv .cache runs site

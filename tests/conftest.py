@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything reads it: no test waits for a network
 os.environ["TRITON_INTERPRET"] = "1"  # before torch imports it: kernels run without a GPU
 
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import settings
 from kit.tiny import ARCHITECTURES, tiny_lm, tiny_tokenizer
 
@@ -24,13 +26,11 @@ settings.load_profile("any machine")
 
 # Files of minutes go first: a worker that begins one when all else is done keeps everybody waiting.
 LONG = (
-    "test_examples.py",
-    "test_docs.py",
-    "test_pipeline_evidence.py",
-    "test_bundled_exact.py",
-    "test_spread.py",
-    "test_engine_architectures.py",
-)
+    "test_spread.py", "test_examples.py", "test_overlap.py", "test_pipeline_evidence.py",
+    "test_docs.py", "test_finished_run.py", "test_after_a_run.py", "test_study_run.py",
+    "test_own_states.py", "test_robust.py", "test_tutorial.py", "test_site.py",
+    "test_engine_architectures.py", "test_bad_input_runs.py", "test_simulate.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -83,6 +83,22 @@ def cli(monkeypatch, capsys):
     return run
 
 
+@pytest.fixture
+def planted(tmp_path: Path) -> Iterator[Any]:
+    """Two shards of samples of the planted model, which is leased."""
+    from kit.planted import planted_model, planted_samples
+
+    from anchorscope.engine.lease import Lease
+    from anchorscope.evidence.shards import Shards
+    from anchorscope.run_folder.store import Store
+
+    model = planted_model()
+    samples = planted_samples(model)
+    with Lease(model) as lease:
+        store = Store.open(tmp_path / "run", {"a": 1})
+        yield Shards(lease, store, [samples[:5], samples[5:]], seed=0)
+
+
 @pytest.fixture(scope="module")
 def app_state(tmp_path_factory: pytest.TempPathFactory):
     """The app's state of a tiny model whose answers are hostile text, over a run of its own."""
@@ -119,7 +135,7 @@ def evidence_run(tmp_path_factory: pytest.TempPathFactory):
 @pytest.fixture(scope="module")
 def browser():
     """A running Chromium."""
-    from kit.explore_browser import chromium
+    from kit.browser import chromium
 
     with chromium() as running:
         yield running
@@ -127,13 +143,31 @@ def browser():
 
 @pytest.fixture(scope="session")
 def finished_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny model, 64 questions of which it answers half, and their `run`."""
+    """A folder with a tiny model, 64 questions of which it answers half, and their `run`.
+
+    One for all of xdist's workers, and so none may change it.
+    """
     from kit.rivers import HALF, half_right, main_in, rivers
 
-    place = rivers(tmp_path_factory.mktemp("finished"))
-    half_right(place, short=True)
-    main_in(place, *HALF, "--out", "run")
-    return place
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "finished"
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "whole").exists():
+            folder.mkdir()
+            place = rivers(folder)
+            half_right(place, short=True)
+            main_in(place, *HALF, "--out", "run")
+            (folder / "whole").touch()
+    return folder / "rivers"
+
+
+@pytest.fixture
+def no_pictures() -> Iterator[None]:
+    """Runs of this process write neither figures nor a report, which take longest."""
+    from kit.evidence_fixture import without_pictures
+
+    with without_pictures():
+        yield
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import datasets
@@ -16,11 +17,13 @@ from kit.rivers import HALF, contents, stored_states
 from anchorscope.answers.verdicts import doubtful, safe_cell
 from anchorscope.run_folder.view import RunView
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
-@pytest.fixture
-def place(finished_place: Path) -> Path:
-    """A tiny model, 64 questions of which it answers half, and their run."""
-    return finished_place
+
+@pytest.fixture(scope="module")
+def place(finished_place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model, 64 questions of which it answers half, and their run: a copy to work in."""
+    return Path(shutil.copytree(finished_place, tmp_path_factory.mktemp("after") / "place"))
 
 
 @pytest.fixture

@@ -61,22 +61,3 @@ def test_offsets_of_tokens_in_any_order_too(tokenizer):
         for _ in range(6):
             ids = [draw.choice([draw.randrange(size), draw.choice(torn)]) for _ in range(length)]
             check(tokenizer, tuple(ids))
-
-
-def test_offsets_take_time_in_proportion_to_the_answer(bundled):
-    decoded: list[int] = []
-
-    class Counting:
-        convert_ids_to_tokens = staticmethod(bundled.tokenizer.convert_ids_to_tokens)
-
-        def decode(self, ids: Any, **options: Any) -> str:
-            decoded.append(len(ids))
-            return bundled.tokenizer.decode(ids, **options)
-
-    ids = tuple(bundled.tokenizer(" Paris is the capital of France." * 60)["input_ids"])
-    text = bundled.tokenizer.decode(ids).strip()
-    answer = Answer(id="x", text=text, token_ids=ids, log_probs=(0.0,) * len(ids),
-                    first_entropy=0.0, finished=True)  # fmt: skip
-    model: Any = SimpleNamespace(tokenizer=Counting())
-    answer_offsets(model, answer)
-    assert len(ids) > 400 and sum(decoded) < 50 * len(ids)

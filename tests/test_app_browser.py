@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from kit.app_browser import OSLO, ask, elsewhere, settled, until, visit
-from kit.explore_browser import CHROMIUM, Heard
+from kit.browser import CHROMIUM, OSLO, ask, elsewhere, harmed, settled, until, visit
 from kit.explore_fixture import IMAGE, START, TURNED
-from kit.web_server import app_here
 
 from anchorscope.app import page as app
 from anchorscope.app.page import AppState, Step
@@ -189,15 +187,6 @@ def test_a_fault_of_ours_is_one_line_for_the_visitor(app_state: AppState, monkey
     assert "That went wrong on our side" in html and "ZeroDivision" not in html
 
 
-def test_a_visitor_with_the_password_gets_in(browser, app_state: AppState) -> None:
-    with app_here(app_state, password="correct horse") as address:
-        known = {"username": "anchorscope", "password": "correct horse"}
-        tab, heard = visit(browser, address, http_credentials=known)
-        ask(tab, OSLO)
-        assert heard.errors == []
-        tab.context.close()
-
-
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1400, "light")])
 def test_the_page_fits_and_follows_the_scheme(browser, address, width, scheme) -> None:
     size = {"width": width, "height": 900}
@@ -208,14 +197,6 @@ def test_the_page_fits_and_follows_the_scheme(browser, address, width, scheme) -
     assert paper == ("rgb(20, 23, 29)" if scheme == "dark" else "rgb(255, 255, 255)")
     assert heard.errors == []
     tab.context.close()
-
-
-def harmed(tab, heard: Heard) -> list[str]:
-    """Everything that text has done which text may not do."""
-    found = [f"dialog {text}" for text in heard.dialogs]
-    found += [f"{n} images" for n in [tab.locator("#panels img").count()] if n]
-    raw = tab.evaluate("/[\\u202a-\\u202e]/.test(document.getElementById('panels').innerText)")
-    return found + (["hidden characters"] if raw else [])
 
 
 def test_hostile_text_is_shown_as_text(browser, address) -> None:
@@ -233,6 +214,6 @@ def test_hostile_text_is_shown_as_text(browser, address) -> None:
     assert START in tokens and IMAGE in tokens and SEEN in tokens  # a token each
     assert f"another subject: {IMAGE}{SEEN}" in tab.locator("#first .key").inner_text()
     tab.wait_for_timeout(300)
-    assert harmed(tab, heard) == []
+    assert harmed(tab, heard, "#panels") == []
     assert heard.errors == [] and elsewhere(heard, address) == []
     tab.context.close()

@@ -12,7 +12,6 @@ from torture.hostile import SECONDS, within
 from torture.special_tokens import gemma_like, llama_like
 
 from anchorscope.answers.judge import judge
-from anchorscope.config import Config
 from anchorscope.datasets import load_questions
 from anchorscope.detect.detector import Detector
 from anchorscope.detect.prompts import Example, Exchange, bind_prompts, tasks_of
@@ -118,22 +117,6 @@ def test_a_packed_file_that_unfolds_without_end_is_refused(tmp_path, monkeypatch
     (tmp_path / "q.jsonl.gz").write_bytes(gzip.compress(b" " * 5000))
     with pytest.raises(UserError, match="more than is read: 1000 characters in a line"):
         load_questions(tmp_path / "q.jsonl.gz")
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    ({"folds": "five"}, "folds is 'five'. Accepted: a whole number."),
-    ({"layers": 3}, "layers is 3. Accepted: a text."),
-    ({"data": ("a", 1)}, "Accepted: a list, each a text."),
-    ({"robust": 1}, "robust is 1. Accepted: true or false."),
-    ({"shots": True}, "shots is True. Accepted: a whole number."),
-    ({"seed": -1}, "seed is -1. Accepted: 0 or more."),
-    ({"resamples": 10**9}, "resamples is 1000000000. Accepted: 1000000 or less."),
-    ({"C": float("inf")}, "C is inf. Accepted: a number above 0."),
-    ({"model": "a\ud800"}, "holds a character that no text has"),
-])  # fmt: skip
-def test_options_of_another_kind_are_refused(options, message):
-    with pytest.raises(UserError, match=message.replace("(", r"\(")):
-        Config(**options)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"x = " + b"[" * 3000 + b"]" * 3000])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from kit.tiny import tiny_lm, tiny_tokenizer
+from kit.tiny import save_tiny
 from torture.hostile import MARKUP, SPECIAL, WORDS
 
 OPTIONS = ["--max-tokens", "4", "--device", "cpu", "--dtype", "float32", "--resamples", "100",
@@ -15,8 +15,7 @@ OPTIONS = ["--max-tokens", "4", "--device", "cpu", "--dtype", "float32", "--resa
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "tiny"
-    tiny_lm("llama").save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
+    save_tiny(folder)
     return folder
 
 

@@ -1,9 +1,8 @@
-"""The bundled model, for real: one pass against a loop over k, and what doctor says of it."""
+"""The bundled model, for real: one pass against a loop over k."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 from kit.plain import plain_states
 
 from anchorscope.answers.prompted import common_prefix, prompts_of
@@ -12,7 +11,6 @@ from anchorscope.engine.decode import grow_trunk, read_prefix
 from anchorscope.engine.interventions import KNOCKOUT, TokenPositions
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.read import read_batch, row_for
-from anchorscope.models import load_model
 from anchorscope.spans.question import find_spans
 
 
@@ -56,13 +54,3 @@ def test_one_pass_equals_passes_cut_up_to_k(bundled, marks):
         # Relative to the layer's size: the residual stream grows to hundreds on the way.
         far = (ours - plain).abs().max() / plain.abs().max()
         assert far < 1e-4, f"layer {k}"
-
-
-def test_a_second_start_reads_the_converted_weights(bundled, tmp_path, monkeypatch):
-    """The GGUF file is not opened again once its folder is there."""
-    monkeypatch.setattr(
-        "anchorscope.models.gguf._convert", lambda *args: pytest.fail("converted again")
-    )
-    again = load_model("bundled", device="cpu", dtype="float32")
-    ours, theirs = (next(iter(m.lm.parameters())) for m in (bundled, again))
-    assert torch.equal(ours, theirs)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kit.detect_worlds import plain, write_run
-from kit.tiny import tiny_lm, tiny_tokenizer
+from kit.tiny import save_tiny
 
 from anchorscope.run_folder.disk import check_writable
 
@@ -72,8 +72,7 @@ def test_a_model_that_cannot_be_loaded_leaves_no_folder(cli, tmp_path, monkeypat
 def test_a_disk_that_is_too_small_is_told_before_the_model_is_loaded(cli, tmp_path, monkeypatch):
     no_model(monkeypatch)
     model = tmp_path / "model"
-    tiny_lm("llama").save_pretrained(model)
-    tiny_tokenizer().save_pretrained(model)
+    save_tiny(model)
     monkeypatch.setattr("shutil.disk_usage", lambda _: _Free)
     file = questions(tmp_path / "many.jsonl", 60)
     for verb in (["run"], ["detect", "collect"]):

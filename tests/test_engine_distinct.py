@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from kit.engine_samples import CLOSE, PREFIX, cut_of, engine_states
@@ -19,7 +18,6 @@ from anchorscope.engine.interventions import (
     Intervention,
     TokenPositions,
 )
-from anchorscope.engine.layout import Stretch, distinct_tokens
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.read import read_batch, row_for
 
@@ -103,54 +101,3 @@ def test_what_is_shared_is_fed_once(tiny_llama):
         after = [replace(row, intervention=KINDS[4]) for row in rows]
         fed, _ = tokens_fed(lease, lambda: read_batch(lease, grown.trunk, after) is not None)
         assert fed == 3 + 4 + 4  # behind the softmax a cut key has still taken its share
-
-
-def by_force(rows: list[Stretch]) -> np.ndarray:
-    """The same by writing out everything a token sees."""
-    numbers_of: dict[object, int] = {}
-    numbers = []
-    for row in rows:
-        seen: dict[int, int] = {}
-        for at, token in enumerate(row.turn, start=row.turn_at):
-            parts = (row.front if not row.cut else (), at, token, frozenset(seen.values()))
-            seen[at] = numbers_of.setdefault(parts, len(numbers_of))
-        for at, token in zip(row.at, row.ids, strict=True):
-            inside = at in row.cut
-            visible = frozenset(n for p, n in seen.items() if inside or p not in row.cut)
-            own = numbers_of.setdefault((row.front, at, token, visible), len(numbers_of))
-            seen[at] = own
-            numbers.append(own)
-    return np.array(numbers)
-
-
-def drawn_rows(seed: int) -> list[Stretch]:
-    """Rows of two words, so that many are alike, cut at random from the first change on."""
-    generator = np.random.default_rng(seed)
-    rows = []
-    for _ in range(30):
-        turn = tuple(generator.integers(2, size=6).tolist())
-        cut = frozenset(np.flatnonzero(generator.random(6) < 0.3).tolist())
-        changed = (at for at in range(6) if cut and at > min(cut) and at not in cut)
-        start = next(changed, 6)
-        answer = tuple(generator.integers(2, size=generator.integers(1, 4)).tolist())
-        ids = turn[start:] + answer
-        at = range(start, start + len(ids))
-        rows.append(Stretch(ids, at, turn=turn[:start], cut=cut))
-    return rows
-
-
-def test_numbers_are_equal_where_tokens_see_the_same():
-    for rows in map(drawn_rows, range(60)):
-        found, true = distinct_tokens(rows), by_force(rows)
-        found = np.arange(len(true)) if found is None else found
-        assert np.array_equal(found[:, None] == found, true[:, None] == true)
-        firsts = [int(np.flatnonzero(found == number)[0]) for number in range(found.max() + 1)]
-        assert firsts == sorted(firsts)  # numbered in the order in which they come
-
-
-def test_tokens_behind_other_tokens_are_distinct():
-    one = Stretch((1, 2), (5, 6), front=(3,), turn=(7,), turn_at=4)
-    assert distinct_tokens([one, one._replace(front=())]) is None
-    assert distinct_tokens([one, one._replace(turn=(8,))]) is None
-    assert distinct_tokens([one, one._replace(at=(6, 7), turn=(7, 7))]) is None
-    assert distinct_tokens([one, one]).tolist() == [0, 1, 0, 1]

@@ -6,9 +6,7 @@ import contextlib
 import threading
 
 import pytest
-import torch
 
-from anchorscope.engine import lease
 from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError
 
@@ -50,25 +48,3 @@ def test_each_part_comes_back_as_it_was(tiny_llama):
     assert before == [module.training for module in lm.modules()]
     assert hooks == [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in lm.modules()]
     assert lm.config._attn_implementation == "eager"
-
-
-@pytest.mark.parametrize(
-    ("machine", "dtype", "bfloat16", "stays"),
-    [
-        ("aarch64", torch.float32, False, False),
-        ("aarch64", torch.float32, True, True),
-        ("aarch64", torch.bfloat16, False, True),
-        ("x86_64", torch.float32, False, True),
-    ],
-)
-def test_onednn_is_off_where_the_blas_is_faster(
-    tiny_llama, monkeypatch, machine, dtype, bfloat16, stays
-):
-    # On, as torch starts: it switches itself off after a bfloat16 product that it cannot make.
-    monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
-    monkeypatch.setattr(lease.platform, "machine", lambda: machine)
-    monkeypatch.setattr(lease, "cpu_has_bfloat16", lambda: bfloat16)
-    tiny_llama.lm.to(dtype)
-    with Lease(tiny_llama):
-        assert torch.backends.mkldnn.enabled is stays
-    assert torch.backends.mkldnn.enabled

@@ -1,9 +1,10 @@
-"""Memory of a batch: what bounds it, and what run.json says where it ran out."""
+"""Memory of a batch: what bounds it, how states leave it, what run.json says where it ran out."""
 
 from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from kit.rivers import rivers
@@ -12,6 +13,7 @@ from kit.tiny import tiny_lm, tiny_tokenizer
 from anchorscope.answers.generate import Answerer
 from anchorscope.engine.batches import power_of_two
 from anchorscope.engine.decode import Prefix, states_bytes
+from anchorscope.engine.transfer import to_host
 from anchorscope.models import load_model
 
 COLLECT = ["detect", "collect", "--model", "model", "--data", "rivers.jsonl", "--out", "run"]
@@ -86,3 +88,16 @@ def test_halved_batches_are_noted_in_run_json(tmp_path, cli, monkeypatch):
     assert all(isinstance(tokens, int) and tokens > 0 for tokens in halved)
     assert halved == sorted(halved, reverse=True)
     assert "memory ran out" in out + error
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a GPU"))])  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_states_arrive_halved_or_whole_where_a_half_cannot_hold_them(device, dtype):
+    states = torch.randn(5, 4, 8, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+    assert np.array_equal(to_host(states), states.to(torch.float16).cpu().numpy())
+    for odd in (1e6, float("nan"), float("inf")):
+        states[2, 1, 3] = odd
+        array = to_host(states)
+        assert array.dtype == np.float32
+        assert np.array_equal(array, states.float().cpu().numpy(), equal_nan=True)

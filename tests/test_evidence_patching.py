@@ -14,9 +14,7 @@ from kit.planted import (
     by_kind,
     known,
     made,
-    planted_model,
     planted_probe,
-    planted_samples,
 )
 
 from anchorscope.engine.batches import Budget
@@ -31,10 +29,9 @@ from anchorscope.evidence.patching import (
     written,
 )
 from anchorscope.evidence.pieces import PromptMaker
-from anchorscope.evidence.shards import Shards, prefix_of, read_ends
+from anchorscope.evidence.shards import prefix_of, read_ends
 from anchorscope.pathways.effects import flips
 from anchorscope.run_folder.states import StateBank
-from anchorscope.run_folder.store import Store
 
 
 def asking(model, **changes) -> PromptMaker:
@@ -138,22 +135,9 @@ def test_a_sequence_that_leaves_the_prefix_is_read_with_what_it_shares(tiny_llam
     assert ((ours - plain).abs().amax() / plain.abs().amax()) < 1e-3
 
 
-@pytest.fixture
-def planted(tmp_path):
-    model = planted_model()
-    samples = planted_samples(model)
-    store = Store.open(tmp_path / "run", {"a": 1})
-    with Lease(model) as lease:
-        yield Shards(lease, store, [samples[:5], samples[5:]], seed=0)
-
-
-def everybody(shards):
-    return [sample for shard in shards.samples for sample in shard]
-
-
 def test_patching_flips_the_planted_model_and_the_controls_do_not(planted):
     read_patched(planted, asking(planted.lease.model))
-    samples = everybody(planted)
+    samples = planted.samples[0] + planted.samples[1]
     ids = [s.id for s in samples]
     probe = planted_probe(planted.lease.model, samples, layer=4)
 

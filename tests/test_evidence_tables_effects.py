@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
-from kit.piece_inputs import inputs_for
+from kit.piece_inputs import inputs_for, row
 from scipy.special import expit
 from scipy.stats import binomtest
 
@@ -38,12 +37,6 @@ def readings() -> Readings:
     logits["patch-matched"][:, 5] = np.nan  # a sample without a donor
     return Readings(ids=tuple(f"q{i}" for i in range(N)), z=np.arange(N) % 2,
                     fold=np.arange(N) % 5, probes=("paper", "a", "b"), logits=logits)  # fmt: skip
-
-
-def row(table: pd.DataFrame, **equal) -> pd.Series:
-    keep = np.logical_and.reduce([table[name] == value for name, value in equal.items()])
-    (found,) = [r for _, r in table[keep].iterrows()]
-    return found
 
 
 def test_patching_by_hand_and_wilson_by_scipy(readings: Readings):

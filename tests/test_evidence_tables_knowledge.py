@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from kit.piece_inputs import inputs_for
+from kit.piece_inputs import inputs_for, row
 from scipy.special import expit
 from scipy.stats import hypergeom, kruskal
 from sklearn.linear_model import LogisticRegression
@@ -41,12 +41,6 @@ def made(seed: int = 0, *, q: np.ndarray | None = None, n: int = N, z=None) -> R
     return Readings(ids=tuple(f"q{i}" for i in range(n)), z=z, fold=np.arange(n) % 5,
                     probes=("paper", "a", "b"),
                     logits={"clean": clean, "knockout": knockout})  # fmt: skip
-
-
-def row(table: pd.DataFrame, **equal) -> pd.Series:
-    keep = np.logical_and.reduce([table[name] == value for name, value in equal.items()])
-    (found,) = [r for _, r in table[keep].iterrows()]
-    return found
 
 
 def test_newcombes_published_example():

@@ -9,10 +9,12 @@ import doctest
 import os
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.evidence_fixture import without_pictures
 from test_docs import ROOT, SHRINK, blocks
 
 import anchorscope as anc
@@ -39,7 +41,8 @@ def page(bundled, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str
     before = Path.cwd()
     os.chdir(tmp_path_factory.mktemp("page"))
     made: dict[str, Any] = {}
-    exec(compile(code, PAGE.name, "exec"), made)
+    with without_pictures():
+        exec(compile(code, PAGE.name, "exec"), made)
     yield made
     os.chdir(before)
 
@@ -76,5 +79,7 @@ def test_example_says_what_comes_out(
     if example.name == "check_model":
         example.globs["model"] = tiny_llama  # the bundled one would be checked a second time
     printed: list[str] = []
-    result = doctest.DocTestRunner().run(example, out=printed.append)
+    quick = without_pictures() if example.name == "simulate" else nullcontext()
+    with quick:
+        result = doctest.DocTestRunner().run(example, out=printed.append)
     assert result.failed == 0, re.sub(r"\n+", "\n", "".join(printed))

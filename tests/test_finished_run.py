@@ -9,9 +9,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from kit.rivers import HALF, main_in
+from kit.rivers import HALF, a_file_of_each_kind, main_in
 from kit.tiny import tiny_lm
-from torture.commands import a_file_of_each_kind
 
 from anchorscope.run_folder.store import Store
 
@@ -113,7 +112,7 @@ def test_other_weights_under_the_same_name_are_refused(run, monkeypatch, cli):
 
 
 def test_a_killed_process_of_the_analysis_is_one_sentence_and_the_run_continues(
-    run, monkeypatch, cli
+    run, monkeypatch, cli, no_pictures
 ):
     """As a system that is short of memory ends it: with SIGKILL, and from outside."""
     parent = os.getpid()

@@ -75,6 +75,6 @@ def test_no_table_of_a_forged_folder_ends_in_a_traceback(run, tmp_path, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(FORGERIES)[::5])
+@pytest.mark.parametrize("name", list(FORGERIES)[::10])
 def test_every_command_on_a_forged_folder_ends_in_a_sentence_or_a_page(cli, run, tmp_path, name):
     outcomes(cli, forged(run, name, tmp_path / "run"), only=6)

@@ -165,8 +165,8 @@ def test_bands_and_calibration_are_those_of_the_run(model, run, mode) -> None:
     rows = where(table, layer=one.layer)
     near = rows[abs(expit(rows["logit_clean"]) - one.wrong.probability) <= 0.1]
     if len(near) >= 10:
-        assert one.wrong.calibration.startswith(f"{len(near)} answers of the run")
-        assert f"{near['z'].mean():.0%} of them were wrong" in one.wrong.calibration
+        assert one.wrong.calibration.startswith(f"Of the run's {len(near)} answers")
+        assert f"{near['z'].mean():.0%} were wrong" in one.wrong.calibration
     else:
         assert f"Only {len(near)} answers" in one.wrong.calibration
 

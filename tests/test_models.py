@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from kit.tiny import tiny_lm, tiny_tokenizer
+from kit.tiny import save_tiny, tiny_lm, tiny_tokenizer
 from transformers import AutoModel, GPT2Config
 
 from anchorscope.errors import UserError
@@ -21,8 +21,7 @@ SHOTS = (Shot(question="What is up?", answer="The sky"), Shot(question="Down?", 
 @pytest.fixture
 def folder(tmp_path):
     path = tmp_path / "tiny-llama"
-    tiny_lm("llama").save_pretrained(path)
-    tiny_tokenizer().save_pretrained(path)
+    save_tiny(path)
     return path
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from kit.engine_samples import CLOSE, SAMPLES, cut_of, engine_states
 from kit.plain import plain_states
-from kit.tiny import tiny_lm, tiny_tokenizer
+from kit.tiny import save_tiny, tiny_lm, tiny_tokenizer
 from safetensors.torch import load_file, save_file
 
 from anchorscope.config import Config
@@ -29,8 +29,7 @@ TARGETS = ["q_proj", "v_proj", "down_proj"]
 def folders(tmp_path):
     """A base model and a LoRA adapter of it with random weights, none of them zero."""
     base, adapter = tmp_path / "base", tmp_path / "tuned"
-    tiny_lm("llama").save_pretrained(base)
-    tiny_tokenizer().save_pretrained(base)
+    save_tiny(base)
     config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=TARGETS)
     model = peft.get_peft_model(tiny_lm("llama"), config)
     torch.manual_seed(5)

@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 from kit.engine_samples import SAMPLES, engine_states
-from kit.tiny import tiny_lm, tiny_tokenizer
+from kit.tiny import save_tiny, tiny_lm, tiny_tokenizer
 
 from anchorscope.engine.check import check_model
 from anchorscope.engine.interventions import Intervention
@@ -45,8 +45,7 @@ def test_activations_in_eight_bits_are_refused(monkeypatch):
 
 @pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes"])
 def test_a_missing_package_is_a_sentence(method, tmp_path):
-    tiny_lm("llama").save_pretrained(tmp_path)
-    tiny_tokenizer().save_pretrained(tmp_path)
+    save_tiny(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     config["quantization_config"] = {"quant_method": method, "bits": 4, "load_in_4bit": True}
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from kit.engine_samples import PREFIX, SAMPLES, engine_states
-from kit.tiny import tiny_lm, tiny_tokenizer
+from kit.tiny import save_tiny, tiny_lm, tiny_tokenizer
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -86,8 +86,7 @@ def test_a_model_in_memory_is_spread_in_the_same_way(tmp_path):
 
 
 def test_balanced_is_a_device_by_name(tmp_path):
-    tiny_lm("llama").save_pretrained(tmp_path / "base")
-    tiny_tokenizer().save_pretrained(tmp_path / "base")
+    save_tiny(tmp_path / "base")
     model = load_model(tmp_path / "base", device="balanced", dtype="float32")
     assert "spread over the devices as asked; float32 as asked; on " in model.why
     assert weights_hash(model.lm) == weights_hash(tiny_lm("llama"))

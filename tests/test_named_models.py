@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import transformers.dynamic_module_utils
 from kit.rivers import collect_here, rivers
-from kit.tiny import tiny_lm, tiny_tokenizer
+from kit.tiny import save_tiny
 from test_detect_score import QUESTIONS, make
 
 from anchorscope.config import Config
@@ -44,8 +44,7 @@ def with_code(tmp_path: Path, monkeypatch) -> Path:
     modules = str(tmp_path / "modules")  # where transformers copies such code to
     monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", modules)
     folder = tmp_path / "evil"
-    tiny_lm("llama").save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
+    save_tiny(folder)
     (folder / "own.py").write_text(CODE.format(seen=str(tmp_path / "seen")), encoding="utf-8")
     config = json.loads((folder / "config.json").read_text())
     own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
@@ -124,8 +123,7 @@ def test_samples_are_drawn_by_the_model_of_the_command_line(cli, tmp_path, with_
 def deployed(tmp_path_factory) -> Path:
     """A folder with a model in `model/` and a detector for it in `detector/`, which names it."""
     home = tmp_path_factory.mktemp("deployed")
-    tiny_lm("llama").save_pretrained(home / "model")
-    tiny_tokenizer().save_pretrained(home / "model")
+    save_tiny(home / "model")
     model = load_model(str(home / "model"), device="cpu", dtype="float32")
     detector = make(model)
     named = detector.model | {"source": str(home / "model")}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 import time
@@ -12,11 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from kit.rivers import contents, rivers
+from kit.rivers import contents, river_rows, rivers
 
 import anchorscope
 from anchorscope.pipeline import analyse, executor
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 DATA = ("north", "south")
 RUN = (
     "run", "--model", "model", "--data", ",".join(f"{name}.jsonl" for name in DATA),
@@ -29,17 +29,11 @@ RUN = (
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model and two question sets, with verdicts that say wrong of every other."""
-    folder, draw, verdicts = rivers(tmp_path_factory.mktemp("overlap")), random.Random(0), []
-    for name in DATA:
-        sounds = [a + b for a in "bcdfglmnprst" for b in "aeiou"]
-        names = ["".join(draw.sample(sounds, 3)) for _ in range(64)]
-        rows = [
-            {"id": river, "question": f"Where does the river {river.title()} end?",
-             "answers": ["sea"], "subject": river.title()}
-            for river in names
-        ]  # fmt: skip
+    folder, verdicts = rivers(tmp_path_factory.mktemp("overlap")), []
+    for seed, name in enumerate(DATA):
+        rows = river_rows(64, seed)
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-        verdicts += [{"id": f"{name}:all:{each}", "right": n % 2} for n, each in enumerate(names)]
+        verdicts += [{"id": f"{name}:all:{r['id']}", "right": n % 2} for n, r in enumerate(rows)]
     text = "\n".join(map(json.dumps, verdicts))
     (folder / "verdicts.jsonl").write_text(text, encoding="utf-8")
     return folder

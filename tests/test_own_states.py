@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from kit.evidence_fixture import simulated as run_of_world
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_tensors
 
@@ -17,7 +18,7 @@ from anchorscope.cli import app
 from anchorscope.config import Config
 from anchorscope.datasets.state_arrays import blocks_of, check_arrays, facts_of, open_arrays
 from anchorscope.probes.folds import entity_folds
-from anchorscope.simulate import Truth, simulate, simulate_states
+from anchorscope.simulate import Truth, simulate_states
 
 TRUTH = Truth(samples=160, layers=2, width=8, seed=3)
 N = TRUTH.samples
@@ -40,8 +41,7 @@ def last_line(result: tuple[int, str, str]) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory) -> anc.RunView:
-    config = Config(model="x", data=("simulated",), seed=3, resamples=100, fold_seeds=1, folds=3)
-    return simulate(TRUTH, out=tmp_path_factory.mktemp("world") / "run", config=config)
+    return run_of_world(tmp_path_factory.mktemp("world") / "run", TRUTH, seed=3, folds=3)
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,7 @@ def own(tmp_path_factory) -> anc.RunView:
     return anc.RunView.open(home / "run")
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_flipped_labels_of_a_fold_leave_every_reading_of_that_fold_bit_for_bit(own, tmp_path):
     given, fold = made(), entity_folds(ENTITY.tolist(), folds=3, seed=3)
     z = np.where(fold == 1, 1 - given["z"], given["z"])
@@ -221,6 +222,7 @@ def test_what_is_no_file_of_arrays_is_said(tmp_path, cli):
     )
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_one_layer_without_extras_is_enough(tmp_path):
     arrays = {n: array[:, :1] for n, array in made().items() if array.ndim == 3}
     config = Config(resamples=100, fold_seeds=1, folds=3, evidence=())
@@ -231,6 +233,7 @@ def test_one_layer_without_extras_is_enough(tmp_path):
         anc.analyse(arrays, made()["z"], out=tmp_path / "other", subject=ENTITY)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_clean_and_knockout_are_enough(tmp_path, cli):
     np.savez(tmp_path / "two.npz", **{n: made()[n] for n in ("clean", "knockout", "z")})
     code, _, error = cli("analyse", tmp_path / "two.npz", *QUICK, "--out", tmp_path / "run")
@@ -239,6 +242,7 @@ def test_clean_and_knockout_are_enough(tmp_path, cli):
     assert set(controls["intervention"]) == {"knockout"}
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_every_pass_of_a_run_may_be_brought(tmp_path, cli):
     """NaN says that a sample has no state."""
     arrays, rng = made(), np.random.default_rng(0)

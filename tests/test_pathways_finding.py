@@ -23,7 +23,6 @@ from anchorscope.pathways.groups import (
     EXPLAINED,
     Explained,
     HumpTest,
-    explain,
     look_for_groups,
 )
 from anchorscope.pathways.power import cut_noise, plant, power
@@ -229,13 +228,13 @@ def test_one_hump_of_any_shape_is_seldom_taken_for_two(shape):
         "skewed": lambda: rng.gamma(2.0, size=100),
         "t2": lambda: rng.standard_t(2, size=100),
     }[shape]
-    values = [draw() for _ in range(120)]
+    values = [draw() for _ in range(60)]
     p = np.array([
         (unimodal_p(v, len(v), seed=number), dip_p(dip(v), len(v)))
         for number, v in enumerate(values)
     ])  # fmt: skip
-    assert (p[:, 0] <= 0.05).mean() <= 0.09  # 0.05, and two standard errors of 120 draws
-    assert (p.min(axis=1) <= ALPHA_LOOK).mean() <= 0.03  # as the looks use it
+    assert (p[:, 0] <= 0.05).mean() <= 0.106  # 0.05, and two standard errors of 60 draws
+    assert (p.min(axis=1) <= ALPHA_LOOK).mean() <= 0.034  # as the looks use it
 
 
 def test_humps_four_spreads_apart_are_found_more_often_than_by_the_uniform():
@@ -285,16 +284,6 @@ def labelled_band(lost: np.ndarray, **labels: np.ndarray) -> Band:
     return made_band(n=len(lost), lost=lost, spread=0.4, labels=labels)
 
 
-def test_cells_explain_what_only_two_labels_together_tell():
-    rng = np.random.default_rng(0)
-    relation, length = rng.integers(0, 2, 600), rng.integers(5, 25, 600)
-    lost = ((relation == 1) ^ (length >= 15)).astype(float)
-    _, why = loudest(
-        labelled_band(lost, relation=relation.astype(str), prompt_length=length.astype(float))
-    )
-    assert why.cells >= EXPLAINED and why.by == "kinds" and not why.still_two
-
-
 def test_cells_do_not_explain_groups_that_are_within_each_kind():
     rng = np.random.default_rng(0)
     relation = rng.integers(0, 2, 600)
@@ -302,16 +291,6 @@ def test_cells_do_not_explain_groups_that_are_within_each_kind():
     _, why = loudest(labelled_band(lost, relation=relation.astype(str)))
     assert 0.3 < why.cells < EXPLAINED  # true: 1 - 0.85 * 0.15 / 0.25 = 0.49
     assert why.still_two and why.by == ""
-
-
-def test_a_rule_of_the_clean_belief_is_told_from_it():
-    band = made_band(n=600)
-    margin = np.abs(band.belief)
-    low, high = np.quantile(margin, [1 / 3, 2 / 3])
-    _, why = loudest(made_band(n=600, lost=((margin > low) & (margin < high)).astype(float)))
-    assert (
-        why.belief_auroc > 0.8 and why.rule_auroc > 0.8 and why.by == "belief" and not why.still_two
-    )
 
 
 def test_groups_that_the_belief_does_not_tell_exclude_a_rule_of_it():
@@ -325,13 +304,6 @@ def test_a_belief_that_is_read_badly_excludes_nothing():
     assert not blind.belief_excluded and not blind.still_two and blind.by == ""
 
 
-def test_groups_of_a_missed_span_are_gone_under_the_whole_question():
-    look, why = loudest(made_band(n=600, lost=coin(5, 600), whole=1.0))
-    assert abs(why.finder) < 0.3 and why.by == "finder"
-    kept = explain(look, made_band(n=600, lost=coin(5, 600)), DRAWS)
-    assert kept.finder == pytest.approx(1.0, abs=0.1)
-
-
 # The word
 
 
@@ -341,13 +313,6 @@ def test_a_world_without_groups_is_named_by_what_the_run_could_have_seen():
     assert find(examined, weak).name == "cannot-tell"
     assert find(examined, strong).name in ("uniform", "graded")
     assert find(examined, {"half": np.nan, "fifth": np.nan}).name == "cannot-tell"
-
-
-def test_below_150_samples_no_planted_world_is_found():
-    bands = [made_band(n=149, lost=coin(1, 149), spread=0.2)]
-    assert find([examine(bands[0], DRAWS)], {"half": 1.0, "fifth": 1.0}).name == "too-few"
-    assert not shows_two_pathways(bands, DRAWS)
-    assert shows_two_pathways([made_band(n=300, lost=coin(1, 300), spread=0.2)], DRAWS)
 
 
 def test_groups_of_a_missed_span_that_go_with_a_kind_too_are_named_by_the_finder():

@@ -13,13 +13,11 @@ from kit.cross_fitted import cross_fit
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from anchorscope.errors import UserError
 from anchorscope.pathways.effects import (
     controls_table,
     delta_p,
     flips,
     layers_table,
-    pathways,
     pathways_table,
     prediction,
     probes_table,
@@ -283,36 +281,6 @@ def test_strict_mode_sees_no_gap_between_unrelated_probes():
     assert paper["A"].delta_p == pytest.approx(0, abs=0.5)
 
 
-def test_planted_pathways_in_states_survive_training_in_both_modes():
-    # Q samples carry z in feature 0, which the knockout turns round; A samples in feature 1.
-    rng = np.random.default_rng(0)
-    n, width = 600, 20
-    z, from_question = rng.integers(2, size=n), rng.integers(2, size=n).astype(bool)
-    clean = 0.3 * rng.standard_normal((n, 2, width))
-    clean[np.arange(n), :, np.where(from_question, 0, 1)] += 2 * (2 * z - 1)[:, None]
-    knockout = clean.copy()
-    knockout[from_question, :, 0] *= -1
-    readings, _ = cross_fit(
-        {"clean": clean, "knockout": knockout},
-        ids=[str(i) for i in range(n)],
-        z=z,
-        fold=entity_folds([f"e{i}" for i in range(n)]),
-        C=1.0,
-    )
-    table = pathways_table(readings, dataset="made")
-    truth = dict(zip(readings.ids, np.where(from_question, "Q", "A"), strict=True))
-    samples = records(table)
-    for mode in ("paper", "strict"):
-        mine = [row for row in samples if row.mode == mode]
-        assert np.mean([row.pathway == truth[row.id] for row in mine]) > 0.98
-        assert np.mean([row.prediction == row.z for row in mine]) > 0.98
-    # The knocked-out state of an A sample is the clean one: its effect is nothing, bit for bit.
-    untouched = [row for row in samples if truth[row.id] == "A"]
-    assert all(row.logit_clean == row.logit_knockout for row in untouched)
-    for row in records(layers_table(table, model="m", resamples=50)):
-        assert row.delta_p < -80 if row.pathway == "Q" else row.delta_p > -2
-
-
 def test_a_sample_without_a_knocked_out_state_has_no_pathway():
     rng = np.random.default_rng(0)
     clean, knockout = rng.standard_normal((2, 3, 6))
@@ -328,15 +296,3 @@ def test_a_sample_without_a_knocked_out_state_has_no_pathway():
         else:
             turned = (clean[group, number] > 0) != (knockout[group, number] > 0)
             assert row.pathway == ("Q" if turned else "A")
-
-
-def test_a_missing_knockout_is_named():
-    clean_only = Readings(
-        ids=("x",),
-        z=np.array([1]),
-        fold=np.array([0]),
-        probes=("paper",),
-        logits={"clean": np.ones((1, 1, 1))},
-    )
-    with pytest.raises(UserError, match=r"Unknown intervention 'knockout'. Accepted: clean"):
-        pathways(clean_only, probe="paper")

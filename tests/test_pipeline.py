@@ -1,12 +1,9 @@
-"""A whole run through the command line: every file checked by other code, and after a kill."""
+"""A whole run through the command line: every file checked by other code."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
-import signal
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from kit.rivers import HALF, anchorscope_in, main_in, stored_states
+from kit.forged_runs import vouch_for
+from kit.rivers import stored_states
 from kit.tiny import tiny_tokenizer
 from safetensors import safe_open
 
@@ -120,27 +118,6 @@ def test_samples_say_which_tokens_were_meant_and_no_entity_is_in_two_folds(done)
     assert (folds.nunique() == 1).all()
 
 
-@pytest.mark.slow
-def test_a_killed_run_ends_like_an_undisturbed_one(done, finished_place):
-    """Killed in the middle of reading, and a file torn on top of it."""
-    out = finished_place / "killed"
-    process = anchorscope_in(finished_place, *HALF, "--out", "killed")
-    while not (out / "answers/00001.parquet").exists():
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert not (out / "samples.parquet").exists()
-    torn = out / "states/clean/00000.safetensors"
-    torn.write_bytes(torn.read_bytes()[:-100])
-    main_in(finished_place, *HALF, "--out", "killed")
-    for name in ("answers", "states", "outputs", "tables"):
-        for file in (done / name).rglob("*"):
-            if file.is_file():
-                assert (out / file.relative_to(done)).read_bytes() == file.read_bytes(), file
-    assert (out / "samples.parquet").read_bytes() == (done / "samples.parquet").read_bytes()
-
-
 def test_a_number_that_was_changed_with_its_checksum_is_found_by_deep(done, tmp_path, cli):
     """Whoever changes a table can make its checksum right again; what it follows from says no."""
     run = Path(shutil.copytree(done, tmp_path / "run"))
@@ -156,14 +133,3 @@ def test_a_number_that_was_changed_with_its_checksum_is_found_by_deep(done, tmp_
     code, out, _ = cli("verify", run, "--deep")
     (wrong,) = [line for line in out.splitlines() if line.startswith("WRONG")]
     assert code == 1 and "tables/strict.csv: computed again from answers and states" in wrong
-
-
-def vouch_for(run: Path, name: str) -> None:
-    """Makes its marker and run.json say that the file is as it was written."""
-    data = (run / name).read_bytes()
-    entry = {"name": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    (run / "markers" / f"{name}.json").write_text(json.dumps(entry))
-    info = json.loads((run / "run.json").read_text())
-    info["files"][name] = f"{entry['bytes']} {entry['sha256']}"
-    del info["checksum"]
-    (run / "run.json").write_text(json.dumps(info))

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from kit.evidence_fixture import without_pictures
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 from anchorscope import Config, Question, UserError, load_model, load_questions, run
@@ -59,7 +60,8 @@ def questions(model):
 @pytest.fixture(scope="module")
 def done(model, questions, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "all"
-    run(model, questions, out=out, config=replace(HOW, evidence=()))
+    with without_pictures():
+        run(model, questions, out=out, config=replace(HOW, evidence=()))
     before = (out / "states" / "clean" / "00000.safetensors").stat().st_mtime_ns
     view = run(model, questions, out=out, config=replace(HOW, evidence=EVIDENCE))
     assert (out / "states" / "clean" / "00000.safetensors").stat().st_mtime_ns == before
@@ -126,7 +128,6 @@ def test_detectors_can_be_had_without_the_analysis(model, questions, done, tmp_p
     assert code == 2 and "was collected for detectors" in error
 
 
-@pytest.mark.slow
 def test_every_table_of_all_evidence_is_computed_again_by_verify(done, cli):
     """No model is loaded for it: each table comes out of the stored answers and states."""
     code, said, _ = cli("verify", done.path, "--deep")

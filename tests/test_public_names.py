@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 import pytest
 from kit.show_fixture import make_run
-from kit.tiny import tiny_lm, tiny_tokenizer
+from kit.tiny import save_tiny, tiny_lm, tiny_tokenizer
 
 import anchorscope as anc
 
@@ -61,8 +61,7 @@ def test_values_are_one_short_line_in_a_console(tmp_path):
 def test_no_bar_of_another_library_is_drawn_and_theirs_are_on_again(tmp_path, capfd):
     from transformers.utils import logging
 
-    tiny_lm("llama").save_pretrained(tmp_path)
-    tiny_tokenizer().save_pretrained(tmp_path)
+    save_tiny(tmp_path)
     capfd.readouterr()
     logging.enable_progress_bar()
     anc.load_model(tmp_path, device="cpu", dtype="float32")

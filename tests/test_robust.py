@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from kit.cross_fitted import cross_fit
+from kit.evidence_fixture import simulated
 from safetensors import safe_open
 
 from anchorscope.config import Config
@@ -19,7 +19,7 @@ from anchorscope.probes.labelled import labelled
 from anchorscope.probes.readings import Readings
 from anchorscope.run_folder.table_columns import ROBUST
 from anchorscope.run_folder.view import RunView
-from anchorscope.simulate import Truth, simulate
+from anchorscope.simulate import Truth
 from benchmarks.error_rates import judge_states
 
 QUICK = Config(model="x", data=("simulated",), resamples=100, fold_seeds=1)
@@ -32,8 +32,7 @@ GAPS = ["paper_gap", "same_gap", "strict_gap", "gap_low", "gap_high"]
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> RunView:
     """A run of two pathways, tested under other choices."""
-    out = tmp_path_factory.mktemp("runs") / "two"
-    return simulate(TWO, out=out, config=replace(QUICK, robust=True))
+    return simulated(tmp_path_factory.mktemp("runs") / "two", TWO, robust=True)
 
 
 def row(view: RunView, variant: str) -> pd.Series:
@@ -61,7 +60,7 @@ def test_the_first_row_is_the_run(two):
     [("C=0.75", {"C": 0.75}), ("fold-seed=1", {"seed": 1})],
 )
 def test_a_row_is_what_a_run_with_that_option_says(two, tmp_path, variant, otherwise):
-    run = simulate(TWO, out=tmp_path / "run", config=replace(QUICK, **otherwise, evidence=()))
+    run = simulated(tmp_path / "run", TWO, **otherwise, evidence=())
     finding = run.findings.loc[0]
     said = row(two, variant)
     assert (said["layer"], said["finding"]) == (finding["layer"], finding["finding"])
@@ -110,7 +109,7 @@ def _paper_gap(readings: Readings, layer: int) -> float:
     return float(effect[flipped].mean() - effect[~flipped].mean())
 
 
-def test_the_command_adds_the_table_and_changes_no_other(cli, tmp_path):
+def test_the_command_adds_the_table_and_changes_no_other(cli, tmp_path, no_pictures):
     """A world too small for a finding, so that it is quick."""
     out = tmp_path / "run"
     words = ["--world", "no-effect", "--samples", 60, "--layers", 1, "--width", 4, "--out", out]

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from kit.show_fixture import make_run
-from kit.strict_fixture import add_strict
-from kit.tiny import tiny_lm, tiny_tokenizer
+from kit.show_fixture import add_claims, make_run
+from kit.tiny import save_tiny
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -34,14 +33,6 @@ ROOT = Path(__file__).parents[1]
 SOURCES = sorted(Path(anchorscope.__file__).parent.rglob("*.py"))
 FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
 CALLS = {"eval", "exec", "system", "popen", "literal_eval", "unsafe_load"}
-
-
-def test_every_test_that_the_threat_model_names_is_there():
-    named = re.findall(r"`(tests/\w+\.py)::(\w+)`", (ROOT / "SECURITY.md").read_text())
-    rows = [line for line in (ROOT / "SECURITY.md").read_text().splitlines() if "| `tests/" in line]
-    assert len(named) == len(rows) >= 15
-    for file, name in named:
-        assert f"def {name}(" in (ROOT / file).read_text(), name
 
 
 def test_no_source_file_unpickles_evaluates_or_opens_a_shell():
@@ -73,7 +64,12 @@ def test_hostile_text_adds_nothing_that_acts_to_a_page(tmp_path):
         title = own.replace("/", "")
         folder = make_run(tmp_path / kind, model=title, datasets={"atlas": title}, layers=2, n=8,
                           question=own, answer=own)  # fmt: skip
-        run = add_strict(folder)
+        info = json.loads((folder / "run.json").read_text())
+        info |= {"command": own, "git": own, "date": own, "config": {own: own}}
+        info |= {"versions": {own: own}, "stages": {own: {"seconds": 1.0}}}
+        info["datasets"][0]["dropped"] = {own: 1}
+        (folder / "run.json").write_text(json.dumps(info))
+        run = add_claims(folder)
         view = write_view([run], tmp_path / f"{kind}.html").read_text(encoding="utf-8")
         pages[kind] = [_Elements(page(run)), _Elements(view)]
     for harmless, hostile in zip(*pages.values(), strict=True):
@@ -138,8 +134,7 @@ def test_remote_code_is_asked_for_and_said(tmp_path, caplog):
 def test_nobody_at_a_terminal_is_asked_to_run_code(tmp_path, monkeypatch, cli, command):
     """Where nothing was said, transformers asks; a yes would run what lies in the folder."""
     folder, seen = tmp_path / "model", tmp_path / "seen"
-    tiny_lm("llama").save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
+    save_tiny(folder)
     (folder / "own.py").write_text(f"open({str(seen)!r}, 'w')", encoding="utf-8")
     config = {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")

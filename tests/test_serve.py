@@ -6,7 +6,6 @@ import json
 import logging
 import re
 import signal
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,7 +16,7 @@ import numpy as np
 import openai
 import pytest
 import torch
-from kit.serve_fixture import NAME, make_served, questions
+from kit.serve_fixture import NAME, Gated, make_served, questions
 from kit.web_server import send, server_here
 
 import anchorscope as anc
@@ -397,7 +396,7 @@ def test_nothing_is_lost_at_sigterm_and_every_request_has_a_line(model, detector
         return ask(client, text).choices[0].finish_reason in ("stop", "length")
 
     caplog.set_level(logging.INFO, "anchorscope.requests")
-    slow = Slow(detector, model)
+    slow = Gated(detector, model)
     with (
         server_here(slow, batch=2) as (server, where),
         ThreadPoolExecutor(MANY) as pool,
@@ -414,18 +413,6 @@ def test_nothing_is_lost_at_sigterm_and_every_request_has_a_line(model, detector
     assert len(served) == len({one["id"] for one in served}) == MANY
     assert all(one["status"] == 200 and one["outcome"] for one in served)
     assert sum("," in one["outcome"] for one in served) == MANY / 4  # two answers each
-
-
-class Slow(Served):
-    """The real thing behind a gate that a test opens."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.gate = threading.Event()
-
-    def answer(self, asks, sends=None):
-        assert self.gate.wait(60)
-        return super().answer(asks, sends)
 
 
 REFUSED = [

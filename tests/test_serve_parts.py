@@ -16,6 +16,7 @@ import openai
 import pytest
 import torch
 from kit.plain import plain_states
+from kit.serve_fixture import Gated
 from kit.web_server import server_here
 from test_detect_score import LAYER, QUESTIONS, SHOTS, make
 
@@ -107,21 +108,6 @@ def test_a_detector_of_given_answers_lets_the_model_end_its_turn(tiny_llama):
     want = detector.score_answers(tiny_llama, given)
     assert [s.text for s in whole.scored.spans] == [s.text for s in want[0].spans]
     assert drawn.scored.probability == pytest.approx(want[1].probability, abs=2e-4)
-
-
-class Gated(Served):
-    """The real thing behind a gate that a test opens."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.reached, self.gate = threading.Event(), threading.Event()
-        self.asked: list[str] = []
-
-    def answer(self, asks, sends=None):
-        self.asked += [ask.exchange.asked for ask in asks]
-        self.reached.set()
-        assert self.gate.wait(60)
-        return super().answer(asks, sends)
 
 
 def post(address: str, question: str, **more) -> httpx2.Response:

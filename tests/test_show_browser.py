@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from kit.explore_browser import CHROMIUM, Heard
-from kit.show_fixture import make_run
-from kit.strict_fixture import add_strict
+from kit.browser import CHROMIUM, Heard
+from kit.show_fixture import add_claims, make_run
 
 from anchorscope.run_folder.view import RunView, where
 from anchorscope.show import write_report
@@ -32,7 +31,7 @@ def opened(browser, run: RunView):
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunView:
     names = {"atlas": "Atlas", "x": EVIL}
     folder = tmp_path_factory.mktemp("browser") / "run"
-    return add_strict(make_run(folder, datasets=names, layers=6, n=60, model=EVIL))
+    return add_claims(make_run(folder, datasets=names, layers=6, n=60, model=EVIL))
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,7 @@ from kit.evidence_fixture import (
     readings_of,
     used_samples,
 )
-from kit.show_fixture import make_run
-from kit.strict_fixture import add_strict
+from kit.show_fixture import add_claims, make_run
 from scipy.integrate import trapezoid
 
 from anchorscope.claims.table import claims_table
@@ -55,7 +54,7 @@ def decisions(run: RunView, findings: pd.DataFrame | None = None, **tables) -> p
 
 @pytest.fixture
 def bare(tmp_path: Path) -> RunView:
-    return add_strict(make_run(tmp_path / "run", layers=3, n=60))
+    return add_claims(make_run(tmp_path / "run", layers=3, n=60))
 
 
 def test_accuracy_and_popularity_by_pandas_from_the_stored_files(run: RunView) -> None:

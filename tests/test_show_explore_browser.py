@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kit.explore_browser import CHROMIUM, open_page, rows_of
+from kit.browser import CHROMIUM, open_page, rows_of
 from kit.explore_fixture import make_tokens
 from kit.show_fixture import make_run
 from scipy.special import expit

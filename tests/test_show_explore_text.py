@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kit.explore_browser import CHROMIUM, open_page
+from kit.browser import CHROMIUM, harmed, open_page
 from kit.explore_fixture import ANSWER, IMAGE, START, make_evil
 from kit.show_fixture import SUBJECTS
 
@@ -20,17 +20,6 @@ SEEN = "U+202EgnorwU+202C"  # what is left of the direction marks
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunView:
     return RunView.open(make_evil(tmp_path_factory.mktemp("evil") / "run"))
-
-
-def harmed(tab, heard) -> list[str]:
-    """Everything that text has done which text may not do."""
-    found = [f"dialog {said}" for said in heard.dialogs]
-    found += [f"{n} images" for n in [tab.locator("img").count()] if n]
-    found += [f"request {url}" for url in heard.requests[1:] if not url.startswith("blob:")]
-    raw = tab.evaluate(
-        "/[\\u202a-\\u202e\\u2066-\\u2069\\u200b\\u0007]/.test(document.body.innerText)"
-    )
-    return found + (["hidden characters"] if raw else [])
 
 
 def test_hostile_text_is_shown_as_text(browser, run: RunView) -> None:
@@ -49,6 +38,7 @@ def test_hostile_text_is_shown_as_text(browser, run: RunView) -> None:
     assert chat.inner_text() == START  # one token, as the tokenizer has it
     assert tab.locator("#table tbody tr").first.inner_text().count(IMAGE) >= 2
     assert harmed(tab, heard) == []
+    assert all(url.startswith("blob:") for url in heard.requests[1:])
     assert heard.errors == []
     tab.close()
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from kit.show_fixture import make_run
-from kit.strict_fixture import add_strict
+from kit.show_fixture import add_claims, make_run
 
 from anchorscope.run_folder.table_columns import EVIDENCE, TEXT
 from anchorscope.run_folder.view import RunView, records, where
@@ -27,7 +26,6 @@ from anchorscope.show.report import (
 )
 from anchorscope.show.report import page as html
 
-EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'"
 SECTIONS = [
     "ΔP, layer by layer",
     "Two pathways, or something else?",
@@ -83,7 +81,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunView:
-    return add_strict(make_run(tmp_path_factory.mktemp("r") / "run", layers=6, n=80))
+    return add_claims(make_run(tmp_path_factory.mktemp("r") / "run", layers=6, n=80))
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +103,7 @@ def test_the_file_is_alone_and_runs_its_own_script_only(run: RunView, page: Page
 
 def test_sections_are_in_order_and_the_contents_lead_to_them(page: Page, tmp_path: Path) -> None:
     assert page.titles == [title for title in SECTIONS if title != "The other evidence"]
-    run = add_strict(make_run(tmp_path / "run", layers=6, n=80))
+    run = add_claims(make_run(tmp_path / "run", layers=6, n=80))
     windows = run.layers.assign(layers="single")[list(EVIDENCE["windows"])]
     windows.to_csv(run.path / "tables" / "windows.csv", index=False)
     text = write_report(RunView.open(run.path)).read_text(encoding="utf-8")
@@ -164,7 +162,7 @@ def test_the_models_own_answer_is_shown_where_it_was_read(run: RunView, tmp_path
     numbers = {"delta_log_p": -6.125, "delta_log_p_low": -7, "delta_log_p_high": -5, "n": 9}
     rows = [row | numbers | {"pathway": p, "rank": 1234.0, "delta_log_p_first": -1} for p in "QA"]
     pd.DataFrame(rows).to_csv(folder / "tables" / "output.csv", index=False)
-    words = Page(write_report(add_strict(folder)).read_text(encoding="utf-8")).words
+    words = Page(write_report(add_claims(folder)).read_text(encoding="utf-8")).words
     assert "−6.1 (−7.0 to −5.0)" in words and "1,234" in words
 
 
@@ -180,30 +178,6 @@ def test_examples_mark_the_exact_tokens_of_both_pathways(run: RunView, page: Pag
     assert marked("abc", [(5, 9)]) == [("abc", False)]
 
 
-def test_text_from_outside_stays_text(tmp_path: Path) -> None:
-    folder = make_run(
-        tmp_path / "run",
-        model=f"m{EVIL}",
-        datasets={"x": f"T{EVIL}"},
-        layers=4,
-        n=60,
-        question=f"Where is {{}}? {EVIL}",
-        answer=f"France {EVIL}",
-    )
-    info = json.loads((folder / "run.json").read_text())
-    info |= {"command": EVIL, "git": EVIL, "versions": {EVIL: EVIL}, "date": EVIL}
-    info["config"] = {EVIL: EVIL}
-    info["stages"] = {EVIL: {"seconds": 1.0}}
-    info["datasets"][0]["dropped"] = {EVIL: 1}
-    (folder / "run.json").write_text(json.dumps(info))
-    page = Page(write_report(add_strict(folder)).read_text(encoding="utf-8"))
-    assert "img" not in page.tags
-    assert page.tags.count("script") == 1 + 3  # as many as without the evil text
-    line = page.charts()["delta-p-data"]["views"][0]["curves"][-1]
-    assert line["label"] == f"A-Anchored (T{EVIL})"
-    assert page.words.count("alert(1)") > 10  # it is all there, as words
-
-
 def test_the_list_of_files_names_results_only(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", layers=2, n=20)
     (folder / "markers").mkdir(exist_ok=True)
@@ -216,7 +190,7 @@ def test_the_list_of_files_names_results_only(tmp_path: Path) -> None:
 
 
 def test_a_run_without_groups_still_has_a_report(tmp_path: Path) -> None:
-    run = add_strict(make_run(tmp_path / "run", layers=2, n=12, empty=("atlas", "popqa")))
+    run = add_claims(make_run(tmp_path / "run", layers=2, n=12, empty=("atlas", "popqa")))
     run.controls[["flip_rate_low", "flip_rate_high"]] = float("nan")
     page = Page(write_report(run).read_text(encoding="utf-8"))
     assert "No sample that both modes place here." in page.words
@@ -237,7 +211,7 @@ def test_a_question_only_probe_is_named_where_there_is_one(page: Page, tmp_path:
     words = "Dotted: chance. Dashed: a probe at the last question token, before any answer. Where"
     assert words not in page.words
     assert "Dotted: chance. Where a probe is at chance" in page.words
-    run = add_strict(make_run(tmp_path / "run", layers=6, n=80))
+    run = add_claims(make_run(tmp_path / "run", layers=6, n=80))
     table = run.probes.rename(columns={"n_test": "n"})[list(EVIDENCE["question_probe"])]
     table.to_csv(run.path / "tables" / "question_probe.csv", index=False)
     assert words in Page(write_report(RunView.open(run.path)).read_text(encoding="utf-8")).words
@@ -296,9 +270,9 @@ def test_what_weakens_a_finding_is_said_before_it(run: RunView, tmp_path: Path) 
     text = _shown(run, finding="uniform", power_half=0.5)
     assert text.index("This run cannot tell two groups from one.") < text.index("Read over")
     assert "found two pathways in 50 % of cases" in text
-    few = add_strict(make_run(tmp_path / "run", layers=4, n=16, auroc=0.51))
+    few = add_claims(make_run(tmp_path / "run", layers=4, n=16, signal=0.0))
     text = " ".join(findings(few)[0]["cautions"])
-    assert "not shown to be better than chance (AUROC 0.5" in text and "Few samples" in text
+    assert "not shown to be better than chance (AUROC 0." in text and "Few samples" in text
 
 
 def test_numbers_are_written_honestly() -> None:

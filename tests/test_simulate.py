@@ -21,7 +21,7 @@ from anchorscope.simulate.worlds import samples_of
 from benchmarks.error_rates import Judged, judge_world
 from benchmarks.on_real_states import RealStates, plant_law
 
-QUICK = Config(model="x", data=("simulated",), resamples=200, fold_seeds=2)
+QUICK = Config(model="x", data=("simulated",), resamples=100, fold_seeds=1)
 
 
 def judged(world: str, seed: int = 0, **given) -> Judged:
@@ -168,15 +168,6 @@ def along(real: RealStates, states: np.ndarray) -> np.ndarray:
     return (states[:, 1] - (means[0] + means[1]) / 2) @ axis
 
 
-def test_one_law_gives_every_sample_the_displacement_of_another():
-    real = made_real()
-    planted = plant_law(real, "one-law", seed=1)
-    moved = planted["knockout"] - real.states["clean"]
-    own = real.states["knockout"] - real.states["clean"]
-    assert np.sort(moved.ravel()) == pytest.approx(np.sort(own.ravel()), abs=1e-4)
-    assert np.isclose(moved, own, atol=1e-4).all(axis=(1, 2)).mean() < 0.1
-
-
 def test_a_planted_share_loses_its_belief_in_every_cut_and_a_coin_in_none_twice():
     real = made_real(n=1000)
     belief = along(real, real.states["clean"])
@@ -194,13 +185,6 @@ def test_a_planted_share_loses_its_belief_in_every_cut_and_a_coin_in_none_twice(
         assert least < (first == again).mean() < most
     assert lost("finder-misses", "question", "clean").mean() > 0.85
     assert lost("finder-misses", "knockout", "clean").mean() == pytest.approx(0.7, abs=0.12)
-
-
-def test_a_law_of_labels_that_do_not_vary_is_refused():
-    real = made_real()
-    same = replace(real.covariates, relation=np.full(len(real.z), "one"))
-    with pytest.raises(UserError, match="of one relation"):
-        plant_law(replace(real, covariates=same), "interaction")
 
 
 @pytest.fixture(scope="module")

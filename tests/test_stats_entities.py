@@ -9,9 +9,7 @@ import pytest
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from anchorscope.detect.calibration import threshold_band
-from anchorscope.stats import drawing
-from anchorscope.stats.drawing import count_blocks, design_effect
+from anchorscope.stats.drawing import design_effect
 from anchorscope.stats.intervals import (
     Draws,
     bootstrap_mean,
@@ -71,16 +69,6 @@ def test_a_difference_takes_both_groups_from_one_draw(blocks):
     fast = difference_of_means(values, z, Draws(resamples=4000), entity=entity)
     assert fast.value == pytest.approx(np.nanmean(values[z == 1]) - np.nanmean(values[z == 0]))
     assert (fast.low, fast.high) == pytest.approx(tuple(np.quantile(apart, ENDS)), abs=0.04)
-
-
-def test_questions_of_an_entity_are_drawn_together():
-    entity = np.array(["b", "a", "b", "c", "a", "b"])
-    (times,) = count_blocks(6, seed=0, resamples=500, entity=entity)
-    times = times.T
-    for name in "abc":
-        own = times[:, entity == name]
-        assert (own == own[:, :1]).all()
-    assert (times[:, [0, 1, 3]].sum(axis=1) == 3).all()  # as many entities as there are
 
 
 def test_entities_of_one_question_each_change_no_byte():
@@ -167,33 +155,6 @@ def test_planted_blocks_fool_the_bootstrap_of_questions_only():
         assert 0.91 <= by_entity <= 0.98
 
 
-@pytest.mark.parametrize("resamples", [129, 1000])
-@pytest.mark.parametrize("shared", [False, True])
-def test_draws_that_are_too_many_to_keep_give_the_same_bytes(monkeypatch, resamples, shared):
-    """They are made some resamples at a time, from the same stream."""
-    rng = np.random.default_rng(1)
-    values, z = rng.normal(size=3001), (rng.random(3001) < 0.4).astype(int)
-    entity = rng.integers(0, 1500, size=3001) if shared else None
-    drawn = {"seed": 3, "resamples": resamples, "entity": entity}
-    members = np.column_stack([z == 1, z == 0])
-
-    def numbers() -> list[bytes]:
-        found = (
-            bootstrap_mean(values, **drawn),
-            auroc_interval(z, values + z, **drawn),
-            auroc_draws(z, [values + z, values], **drawn),
-            *group_means(np.column_stack([values, values]), members, **drawn),
-            threshold_band(1 / (1 + np.exp(-values - z)), z, entity=entity, seed=3),
-        )
-        return [np.asarray(numbers, dtype=np.float64).tobytes() for numbers in found]
-
-    monkeypatch.setattr(drawing, "_BLOCK", 150_000)  # 49 resamples, less than are multiplied
-    monkeypatch.setattr(drawing, "_KEPT", 2**26)
-    whole = numbers()
-    monkeypatch.setattr(drawing, "_KEPT", 0)
-    assert numbers() == whole
-
-
 def test_many_draws_take_little_memory():
     """64 MB were held for each thousand resamples of 64,000 answers, and eight times as many."""
     values = np.random.default_rng(0).normal(size=200_000)
@@ -202,26 +163,6 @@ def test_many_draws_take_little_memory():
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 250e6  # 80 MB of counts before, and 640 of the same as floats
-
-
-def test_labels_are_compared_by_value_and_not_by_address():
-    labels = np.array(["c", "a", "c", "b"])
-    for dtype in (labels.dtype, object):
-        entity = labels.astype(dtype)
-        assert drawing.shared_entities(entity, 4).tolist() == [2, 0, 2, 1]
-        assert drawing.shared_entities(entity[::-1], 4).tolist() == [1, 2, 0, 2]
-        entity[3] = "a"
-        assert drawing.shared_entities(entity, 4).tolist() == [1, 0, 1, 0]
-        entity[:] = ["d", "a", "c", "b"]
-        assert drawing.shared_entities(entity, 4) is None
-
-
-def test_counts_are_those_of_rows_drawn_one_by_one():
-    rng, alone = np.random.default_rng(2), np.random.default_rng(2)
-    counts = drawing.counts_of_rows(rng, 37, 50)
-    drawn = alone.integers(37, size=(50, 37))
-    plain = np.array([[(rows == place).sum() for place in range(37)] for rows in drawn])
-    assert np.array_equal(counts, plain.T)
 
 
 def test_resampled_auroc_is_that_of_a_plain_count():

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from kit.evidence_fixture import without_pictures
 from kit.study_fixture import DATA, tiny_study
 
 from anchorscope.pipeline.study.study import study
@@ -26,7 +27,8 @@ def studied(tmp_path_factory: pytest.TempPathFactory):
     small, large = asked.models
     models = (small, replace(small, name="broken", model=str(folder / BROKEN)), large)
     asked = replace(asked, models=models)
-    return folder / "out", asked, study(asked, out=folder / "out")
+    with without_pictures("write_figures"):  # of the runs; the study draws its own
+        return folder / "out", asked, study(asked, out=folder / "out")
 
 
 def test_a_model_that_fails_does_not_stop_the_others(studied) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from kit.tiny import tiny_lm, tiny_tokenizer
+from kit.tiny import save_tiny
 from test_docs import ROOT, commands, parse
 
 from anchorscope.datasets import load_questions
@@ -66,8 +66,7 @@ def test_the_notebook_for_a_gpu_runs_with_tiny_models_in_place_of_the_llamas(
     """Random weights know nothing, so their verdicts are drawn."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     for name in ("small", "large"):
-        tiny_lm("llama").save_pretrained(tmp_path / name)
-        tiny_tokenizer().save_pretrained(tmp_path / name)
+        save_tiny(tmp_path / name)
     sets = [load_questions(name, limit=60) for name in ("atlas", "atlas-compare")]
     ids = [question.id for each in sets for question in each]
     drawn = pd.DataFrame({"id": ids, "right": [number % 2 for number in range(len(ids))]})

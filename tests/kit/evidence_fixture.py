@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,12 +39,20 @@ def simulated_run(folder: Path) -> RunView:
     return add_evidence(folder)
 
 
-def simulated(folder: Path, truth: Truth) -> RunView:
-    """A simulated run without figures and report, which take longest."""
-    config = Config(model="x", data=("simulated",), resamples=100, fold_seeds=1)
+@contextmanager
+def without_pictures(*names: str) -> Iterator[None]:
+    """Runs of this process write neither figures nor a report, or only those are left out."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("write_figures", "write_report"):
+        for name in names or ("write_figures", "write_report"):
             patch.setattr(f"anchorscope.pipeline.analyse.{name}", lambda view: None)
+        yield
+
+
+def simulated(folder: Path, truth: Truth, **options: Any) -> RunView:
+    """A simulated run without figures and report; `options` are fields of its config."""
+    quick = {"resamples": 100, "fold_seeds": 1}
+    with without_pictures():
+        config = Config(model="x", data=("simulated",), **quick | options)
         return simulate(truth, out=folder, config=config)
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from anchorscope.answers.generate import Answerer
 from anchorscope.answers.prompted import prompts_of
@@ -26,6 +25,7 @@ from anchorscope.run_folder.samples import to_frame
 from anchorscope.spans.question import find_spans
 from kit.explore_fixture import IMAGE, START, TURNED
 from kit.show_fixture import SUBJECTS, make_run
+from kit.tiny import tiny_tokenizer
 
 SHOTS = (Shot(question="Which country is Pisa in?", answer="Italy"),)
 LAYERS, FOLDS, SEED = 4, 3, 7
@@ -97,7 +97,7 @@ def hostile_model() -> Model:
     The output weights of all tokens but two pairs are 0, and those of a pair are opposite: one of
     them always has the highest logit.
     """
-    tokenizer = _tokenizer()
+    tokenizer = tiny_tokenizer(IMAGE, TURNED, START)
     torch.manual_seed(0)
     lm = LlamaForCausalLM(
         LlamaConfig(
@@ -112,14 +112,3 @@ def hostile_model() -> Model:
         for token, sign in ((IMAGE, 1.0), (TURNED, -1.0)):
             lm.lm_head.weight[tokenizer.convert_tokens_to_ids(token)] = sign * row
     return load_model(lm, tokenizer=tokenizer)
-
-
-def _tokenizer() -> PreTrainedTokenizerFast:
-    """A byte tokenizer with a token each for an image, reversed text and a chat turn's start."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {"<end>": 0, **{letter: i + 1 for i, letter in enumerate(alphabet)}}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_tokens([IMAGE, TURNED, START])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>")

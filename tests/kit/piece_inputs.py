@@ -1,10 +1,11 @@
-"""Make the inputs of a piece of evidence from readings alone."""
+"""Make the inputs of a piece of evidence from readings alone; a row of its tables."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from anchorscope.config import Config
 from anchorscope.evidence.pieces import PieceInputs
@@ -28,3 +29,10 @@ def inputs_for(
         abstained=abstained,
         rows=rows or {},
     )
+
+
+def row(table: pd.DataFrame, **equal: Any) -> pd.Series:
+    """The one row in which these columns have these values."""
+    keep = np.logical_and.reduce([table[name] == value for name, value in equal.items()])
+    (found,) = [r for _, r in table[keep].iterrows()]
+    return found

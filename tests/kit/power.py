@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 Content = bytes | None  # of a file; None is a folder
+TAKING_ROOM = ("fsync", "link", "mkdir")
 WATCHED = ((os, "fsync"), (os, "link"), (Path, "replace"), (Path, "unlink"), (Path, "mkdir"))
 
 
@@ -28,6 +29,7 @@ class Disk:
         self.root = root
         self.synced: dict[int, bytes] = {}  # by inode
         self.safe: dict[Path, dict[str, Content]] = {}  # folder: what its names hold
+        self.calls = 0  # that changed the folder, in the last block of `dying`
         self.settle()
 
     def settle(self) -> None:
@@ -39,23 +41,31 @@ class Disk:
             self.safe[folder] = self._now(folder)
 
     @contextmanager
-    def dying(self, call: int | None = None) -> Iterator[None]:
-        """Count the calls that change the folder in the block; die before call number `call`."""
+    def dying(self, call: int | None = None, fault: OSError | None = None) -> Iterator[None]:
+        """Count the calls that change the folder in the block; die before call number `call`.
+
+        With `fault` the process lives, and calls that take room fail with it from then on.
+        """
         real = [getattr(place, name) for place, name in WATCHED]
-        count = [0]
+        self.calls = 0
         try:
             for (place, name), done in zip(WATCHED, real, strict=True):
-                setattr(place, name, self._watched(name, done, call, count))
+                setattr(place, name, self._watched(name, done, call, fault))
             yield
         finally:
             for (place, name), done in zip(WATCHED, real, strict=True):
                 setattr(place, name, done)
 
-    def _watched(self, name: str, done: Callable, last: int | None, count: list[int]) -> Callable:
+    def _watched(
+        self, name: str, done: Callable, last: int | None, fault: OSError | None
+    ) -> Callable:
         def called(*args, **options):
-            count[0] += 1
-            if last is not None and count[0] >= last:
+            self.calls += 1
+            over = last is not None and self.calls >= last
+            if over and fault is None:
                 raise Died
+            if over and fault is not None and name in TAKING_ROOM:
+                raise fault
             if name == "fsync":
                 self._sync(args[0])
             return None if name == "fsync" else done(*args, **options)

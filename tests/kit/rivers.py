@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ import anchorscope
 from anchorscope.cli import main
 from anchorscope.config import Config
 from anchorscope.pipeline.collect import collect as collect_states
-from kit.tiny import tiny_lm, tiny_tokenizer
+from kit.tiny import save_tiny
 
 OPTIONS = ["--model", "model", "--data", "rivers.jsonl", "--max-tokens", "4"]
 OPTIONS += ["--device", "cpu", "--dtype", "float32", "--threads", "1"]
@@ -29,10 +30,21 @@ def rivers(folder: Path) -> Path:
     """Make a folder with the model and the questions in it."""
     place = folder / "rivers"
     place.mkdir()
-    tiny_lm("llama").save_pretrained(place / "model")
-    tiny_tokenizer().save_pretrained(place / "model")
+    save_tiny(place / "model")
     shutil.copy(Path(__file__).with_name("rivers.jsonl"), place)
     return place
+
+
+def river_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Questions about so many rivers, as the rows of a file."""
+    draw, names = random.Random(seed), set()
+    while len(names) < count:
+        names.add("".join(draw.choice("bcdfglmnprst") + draw.choice("aeiou") for _ in range(3)))
+    return [
+        {"id": name, "question": f"Where does the river {name.title()} end?", "answers": ["sea"],
+         "subject": name.title()}
+        for name in sorted(names)
+    ]  # fmt: skip
 
 
 def half_right(place: Path, count: int = 64, *, short: bool = False) -> Path:
@@ -40,14 +52,7 @@ def half_right(place: Path, count: int = 64, *, short: bool = False) -> Path:
 
     With `short`, every fourth holds only subject and property.
     """
-    draw, names = random.Random(0), set()
-    while len(names) < count:
-        names.add("".join(draw.choice("bcdfglmnprst") + draw.choice("aeiou") for _ in range(3)))
-    rows = [
-        {"id": name, "question": f"Where does the river {name.title()} end?", "answers": ["sea"],
-         "subject": name.title()}
-        for name in sorted(names)
-    ]  # fmt: skip
+    rows = river_rows(count)
     for row in rows[1::4] if short else ():
         row["question"] = f"Where does {row['subject']} end?"
     file = place / "half.jsonl"
@@ -126,3 +131,14 @@ def contents(run: Path) -> dict[str, bytes]:
     folders = ("answers", "states", "outputs", "evidence", "tables")
     files = [p for name in folders for p in (run / name).rglob("*") if p.is_file()]
     return {str(p.relative_to(run)): p.read_bytes() for p in [*files, run / "samples.parquet"]}
+
+
+def a_file_of_each_kind(folder: Path, draw: random.Random) -> list[str]:
+    """The name of one file for each folder and ending."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for file in sorted(p for p in folder.rglob("*") if p.is_file()):
+        path = file.relative_to(folder)
+        depth = 2 if path.parts[0] == "markers" else 1
+        top = "/".join(path.parts[:depth]) if len(path.parts) > 1 else path.name
+        kinds.setdefault((top, path.suffix), []).append(path.as_posix())
+    return [draw.choice(names) for names in kinds.values()]

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from anchorscope.detect.detector import Detector
 from anchorscope.models import load_model
 from anchorscope.pipeline.collect import collect
 from anchorscope.records import Question
+from anchorscope.serve.served import Served
 from kit.tiny import tiny_lm, tiny_tokenizer
 
 NAME, ASKED = "tiny", 72
@@ -61,6 +63,21 @@ def make_served(folder: Path, *methods: str, datasets: Sequence[str] = ("made",)
     for method in methods:
         Detector.train(run, method=method, folds=3, resamples=100).save(folder / method)
     return folder
+
+
+class Gated(Served):
+    """A served model that waits behind a gate which a test opens, and notes what it is asked."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.reached, self.gate = threading.Event(), threading.Event()
+        self.asked: list[str] = []
+
+    def answer(self, asks, sends=None):
+        self.asked += [ask.exchange.asked for ask in asks]
+        self.reached.set()
+        assert self.gate.wait(60)
+        return super().answer(asks, sends)
 
 
 @contextmanager

@@ -1,18 +1,28 @@
-"""A plausible synthetic run folder, with numbers from simulated logits and random draws."""
+"""A plausible synthetic run folder: tables of made-up logits, strict mode's drawn at random."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from anchorscope.run_folder.table_columns import FINDINGS, STRICT
+from anchorscope.pathways.effects import (
+    controls_table,
+    layers_table,
+    pathways_table,
+    probes_table,
+)
+from anchorscope.probes.readings import Readings
+from anchorscope.run_folder.table_columns import FINDINGS, SPANS, STRICT
+from anchorscope.run_folder.view import RunView
+from anchorscope.show.claims import claims_of
 
 SUBJECTS = ("Lyon", "Kyoto", "Quito", "Gdańsk", "Aleppo", "Perth", "Cusco", "Turku")
-RATES = {"knockout": 1.0, "question": 1.25, "answer-only": 1.4, "neutral": 0.12}
+SHARES = {"knockout": 1.0, "question": 1.25, "answer-only": 1.4, "neutral": 0.12}
 
 NAMES = ("graded", "two-pathways", "explained")
 NUMBERS = (
@@ -33,53 +43,53 @@ def make_run(
     layers: int = 12,
     n: int = 160,
     seed: int = 0,
-    strict: float = 0.6,
-    auroc: float = 0.8,
+    signal: float = 1.4,
     question: str = "Which country is {} in?",
     answer: str = "It is in France, I think",
     empty: tuple[str, ...] = (),
 ) -> Path:
-    """Write a synthetic run folder; return the folder.
+    """Write a run folder whose effects follow from made-up logits; return the folder.
 
-    `strict` scales how much of the effect a second probe confirms; datasets in `empty` have no
-    sample that flips.
+    `signal` is how far the probes part right from wrong; datasets in `empty` have no sample that
+    flips.
     """
     titles = dict(datasets or {"atlas": "Atlas", "popqa": "PopQA"})
     rng = np.random.default_rng(seed)
     samples, pathways = [], []
-    tables = {n: [] for n in ("layers", "control_layers", "probes", "controls", "spans")}
+    tables: dict[str, list[pd.DataFrame]] = {
+        name: [] for name in ("layers", "control_layers", "probes", "controls", "spans")
+    }
     for name in titles:
         rows = _samples(name, n, rng, question, answer)
         samples.append(rows)
         usable = rows[(rows["verdict"] != "abstain") & rows["exact_answer"].map(len).gt(0)]
-        for layer in range(1, layers + 1):
-            depth = 0.0 if name in empty else np.sin(np.pi * layer / (layers + 2))
-            for mode, size in (("paper", 1.0), ("strict", strict)):
-                table = _logits(usable, layer, mode, depth, size, rng)
-                pathways.append(table)
-                tables["layers"] += _effects(table, model, name, layer, mode, rng)
-                control = _logits(usable, layer, mode, 0.2 * depth, size, np.random.default_rng(9))
-                tables["control_layers"] += [
-                    {**row, "intervention": "neutral"}
-                    for row in _effects(control, model, name, layer, mode, rng)
-                ]
-            tables["probes"].append(_probe(model, name, layer, layers, auroc, len(usable)))
-            tables["controls"] += _controls(model, name, layer, depth, len(usable), rng)
-        tables["spans"] += [
-            {
-                "dataset": name,
-                "finder_a": "given",
-                "finder_b": b,
-                "n": n,
-                "jaccard": j,
-                "identical": i,
-            }
-            for b, j, i in (("rules", 0.81, 0.62), ("all", 0.34, 0.05))
-        ]
-    _write(folder, pd.concat(samples), pd.concat(pathways), tables)
+        readings = _readings(usable, layers, signal, rng, still=name in empty)
+        of = {"model": model, "dataset": name}
+        pathways.append(pathways_table(readings, dataset=name))
+        tables["layers"].append(layers_table(pathways[-1], model=model, resamples=100))
+        neutral = {**readings.logits, "knockout": readings.logits["neutral"]}
+        control = pathways_table(replace(readings, logits=neutral), dataset=name)
+        control = layers_table(control, model=model, resamples=100)
+        tables["control_layers"].append(control.assign(intervention="neutral"))
+        tables["probes"].append(probes_table(readings, **of, resamples=100))
+        tables["controls"].append(controls_table(readings, **of))
+        finders = {"finder_b": ["rules", "all"], "jaccard": [0.81, 0.34], "identical": [0.62, 0.05]}
+        spans = pd.DataFrame({"dataset": name, "finder_a": "given", "n": n, **finders})
+        tables["spans"].append(spans[list(SPANS)])
+    (folder / "tables").mkdir(parents=True, exist_ok=True)
+    pd.concat(samples).to_parquet(folder / "samples.parquet", index=False)
+    pd.concat(pathways).to_parquet(folder / "tables" / "pathways.parquet", index=False)
+    for name, frames in tables.items():
+        pd.concat(frames).to_csv(folder / "tables" / f"{name}.csv", index=False)
     _strict(folder, model, list(titles), layers)
     (folder / "run.json").write_text(json.dumps(_info(model, titles, n, layers)))
     return folder
+
+
+def add_claims(folder: Path) -> RunView:
+    """Write the claims table of a run folder; return the run."""
+    claims_of([RunView.open(folder)]).to_csv(folder / "tables" / "claims.csv", index=False)
+    return RunView.open(folder)
 
 
 def _samples(name: str, n: int, rng: np.random.Generator, question: str, answer: str):
@@ -90,121 +100,46 @@ def _samples(name: str, n: int, rng: np.random.Generator, question: str, answer:
         verdict = str(rng.choice(["right", "wrong", "abstain"], p=[0.4, 0.52, 0.08]))
         found = bool(rng.random() > 0.03)
         at = max(answer.find("France"), 0)
+        ends = [text.find(subject)] if subject in text else []
         rows.append(
             {
-                "id": f"{name}:test:{i}",
-                "dataset": name,
-                "question": text,
-                "answers": ["France", "French Republic"],
-                "subjects": [subject],
-                "relation": "country",
-                "popularity": float(rng.integers(1000, 10**6)),
-                "entity": subject,
-                "answer": answer if found else "",
-                "token_ids": [5, 6],
-                "log_probs": [-0.1, -0.2],
-                "first_entropy": 1.0,
-                "finished": True,
-                "verdict": verdict,
-                "finder": "given" if i % 5 else "rules",
-                "span_starts": [text.find(subject)] if subject in text else [],
-                "span_stops": [text.find(subject) + len(subject)] if subject in text else [],
+                "id": f"{name}:test:{i}", "dataset": name, "question": text,
+                "answers": ["France", "French Republic"], "subjects": [subject],
+                "relation": "country", "popularity": float(rng.integers(1000, 10**6)),
+                "entity": subject, "answer": answer if found else "", "token_ids": [5, 6],
+                "log_probs": [-0.1, -0.2], "first_entropy": 1.0, "finished": True,
+                "verdict": verdict, "finder": "given" if i % 5 else "rules", "span_starts": ends,
+                "span_stops": [start + len(subject) for start in ends],
                 "answer_start": at if found else None,
                 "answer_stop": at + len("France") if found else None,
-                "prompt_ids": [1, 2, 3],
-                "question_tokens": [1, 2],
-                "exact_question": [2],
-                "exact_answer": [4] if found else [],
-                "kind": "name" if found else "none",
+                "prompt_ids": [1, 2, 3], "question_tokens": [1, 2], "exact_question": [2],
+                "exact_answer": [4] if found else [], "kind": "name" if found else "none",
                 "fold": i % 5,
             }
-        )
-    table = pd.DataFrame(rows)
-    for column in ("answer_start", "answer_stop", "fold"):
-        table[column] = table[column].astype("Int64")
-    return table
-
-
-def _logits(usable, layer: int, mode: str, depth: float, size: float, rng):
-    n = len(usable)
-    z = (usable["verdict"] == "wrong").to_numpy().astype(int)
-    clean = (2 * z - 1) * 0.8 + rng.normal(0, 1.6, n)
-    depends = (np.arange(n) % 5 < 2) & (depth > 0)  # two fifths depend on the question
-    toward = np.sign(clean)
-    shift = np.where(depends, -toward * (abs(clean) + 0.9) * depth * 1.25, 0) * size
-    knocked = clean + shift + rng.normal(0, 0.35, n) * (depth > 0)
-    flips = (clean > 0) != (knocked > 0) if mode == "paper" else depends
-    return pd.DataFrame(
-        {
-            "id": usable["id"].to_numpy(),
-            "dataset": usable["dataset"].to_numpy(),
-            "layer": layer,
-            "mode": mode,
-            "z": z,
-            "prediction": (clean > 0).astype(int),
-            "logit_clean": clean,
-            "logit_knockout": knocked,
-            "pathway": np.where(flips, "Q", "A"),
-        }
+        )  # fmt: skip
+    return pd.DataFrame(rows).astype(
+        dict.fromkeys(("answer_start", "answer_stop", "fold"), "Int64")
     )
 
 
-def _effects(table, model: str, name: str, layer: int, mode: str, rng) -> list[dict]:
-    sign = 2 * table["prediction"].to_numpy() - 1
-    before, after = sign * table["logit_clean"], sign * table["logit_knockout"]
-    points = 100 * (1 / (1 + np.exp(-after)) - 1 / (1 + np.exp(-before)))
-    rows = []
-    for pathway in ("Q", "A"):
-        here = (table["pathway"] == pathway).to_numpy()
-        row = {"model": model, "dataset": name, "layer": layer, "mode": mode, "pathway": pathway}
-        row["n"] = int(here.sum())
-        for column, values in (("delta_p", points), ("delta_logit", after - before)):
-            row |= _interval(column, values[here].to_numpy(), rng)
-        rows.append(row)
-    return rows
-
-
-def _interval(column: str, values: np.ndarray, rng) -> dict[str, float]:
-    if not len(values):
-        return {column: np.nan, f"{column}_low": np.nan, f"{column}_high": np.nan}
-    means = values[rng.integers(0, len(values), (200, len(values)))].mean(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return {column: values.mean(), f"{column}_low": low, f"{column}_high": high}
-
-
-def _probe(model: str, name: str, layer: int, layers: int, auroc: float, n: int) -> dict:
-    value = 0.5 + (auroc - 0.5) * min(1, layer / layers * 1.6)
-    return {
-        "model": model,
-        "dataset": name,
-        "layer": layer,
-        "auroc": value,
-        "auroc_low": value - 0.04,
-        "auroc_high": value + 0.04,
-        "accuracy": value - 0.05,
-        "n_train": n * 4 // 5,
-        "n_test": n,
-    }
-
-
-def _controls(model: str, name: str, layer: int, depth: float, n: int, rng) -> list[dict]:
-    rows = []
-    for intervention, size in RATES.items():
-        rate = 0.35 * depth * size
-        rows.append(
-            {
-                "model": model,
-                "dataset": name,
-                "layer": layer,
-                "intervention": intervention,
-                "flip_rate": rate,
-                "flip_rate_low": max(0, rate - 0.05),
-                "flip_rate_high": rate + 0.05,
-                "delta_p": -20 * depth * size + rng.normal(0, 0.6),
-                "n": n,
-            }
-        )
-    return rows
+def _readings(
+    usable: pd.DataFrame, layers: int, signal: float, rng: np.random.Generator, *, still: bool
+) -> Readings:
+    """Logits of probes that agree on most; two fifths of the samples depend on the question."""
+    n = len(usable)
+    z = (usable["verdict"] == "wrong").to_numpy().astype(int)
+    depth = 0.0 if still else 1.25 * np.sin(np.pi * np.arange(1, layers + 1) / (layers + 2))
+    clean = (signal * (z - 0.5))[:, None] + rng.normal(0, 1.6, (n, layers))
+    clean = clean + rng.normal(0, 0.3, (3, n, layers))  # of paper, a and b
+    lost = -np.sign(clean) * (abs(clean) + 0.9) * depth
+    lost *= (np.arange(n) % 5 < 2)[:, None]
+    jolts = rng.normal(0, 0 if still else 0.35, (len(SHARES), *clean.shape))
+    cuts = {name: clean + share * lost + jolt
+            for (name, share), jolt in zip(SHARES.items(), jolts, strict=True)}  # fmt: skip
+    return Readings(
+        ids=tuple(usable["id"]), z=z, fold=np.arange(n) % 5, probes=("paper", "a", "b"),
+        logits={"clean": clean, **cuts},
+    )  # fmt: skip
 
 
 def _info(model: str, titles: Mapping[str, str], n: int, layers: int) -> dict:
@@ -229,14 +164,6 @@ def _info(model: str, titles: Mapping[str, str], n: int, layers: int) -> dict:
         "stages": {"answers": {"seconds": 31.2, "tokens": 12345}, "probes": {"seconds": 4.1}},
         "finished": True,
     }
-
-
-def _write(folder: Path, samples, pathways, tables) -> None:
-    (folder / "tables").mkdir(parents=True, exist_ok=True)
-    samples.to_parquet(folder / "samples.parquet", index=False)
-    pathways.to_parquet(folder / "tables" / "pathways.parquet", index=False)
-    for name, rows in tables.items():
-        pd.DataFrame(rows).to_csv(folder / "tables" / f"{name}.csv", index=False)
 
 
 def _strict(folder: Path, model: str, titles: list[str], layers: int) -> None:

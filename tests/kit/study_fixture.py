@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anchorscope.datasets import load_questions
 from anchorscope.pipeline.study.file import Study, StudyModel
-from kit.tiny import tiny_lm, tiny_tokenizer
+from kit.tiny import save_tiny
 
 DATA = ("atlas", "atlas-compare")
 LIMIT = 90
@@ -34,8 +34,7 @@ def tiny_study(folder: Path, architectures: dict[str, str]) -> Study:
     """A study of random models by name, saved in the folder, all in one panel."""
     verdicts = random_verdicts(folder / "verdicts.csv")
     for name, architecture in architectures.items():
-        tiny_lm(architecture).save_pretrained(folder / name)
-        tiny_tokenizer().save_pretrained(folder / name)
+        save_tiny(folder / name, architecture)
     return Study(
         title="Two <tiny> models",
         data=DATA,

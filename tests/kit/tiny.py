@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -51,14 +52,22 @@ def tiny_lm(architecture: str, seed: int = 0):
 
 
 @functools.cache
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer of single bytes, with offsets, and one token for the end."""
+def tiny_tokenizer(*tokens: str) -> PreTrainedTokenizerFast:
+    """A tokenizer of single bytes, with offsets, a token for the end, and these tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {"<end>": 0, **{letter: i + 1 for i, letter in enumerate(alphabet)}}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_tokens(list(tokens))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>")
+
+
+def save_tiny(folder: Path, architecture: str = "llama") -> Path:
+    """Save a tiny model with its tokenizer; return the folder."""
+    tiny_lm(architecture).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
 
 
 def replaced(lm: torch.nn.Module) -> list[str]:

@@ -76,7 +76,7 @@ def analyse(
         >>> z = np.arange(80) % 2
         >>> clean = rng.standard_normal((80, 1, 8)) + z[:, None, None]
         >>> states = {"clean": clean, "knockout": 0.5 * clean, "neutral": clean + 0.1}
-        >>> small = anc.Config(folds=3, fold_seeds=1, resamples=100)
+        >>> small = anc.Config(folds=3, fold_seeds=1, resamples=100, evidence=())
         >>> run = anc.analyse(states, z, out="runs/states", config=small)
         >>> run.findings["finding"].tolist(), (run.path / "report.html").exists()
         (['too-few'], True)

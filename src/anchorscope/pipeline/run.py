@@ -44,7 +44,7 @@ def run(
         >>> import anchorscope as anc
         >>> questions = anc.load_questions("atlas", limit=72)  # far too few for a finding
         >>> small = anc.Config(
-        ...     prompt="text", max_tokens=8, folds=3, fold_seeds=1, resamples=100
+        ...     prompt="text", max_tokens=8, folds=3, fold_seeds=1, resamples=100, evidence=()
         ... )
         >>> run = anc.run(model, questions, out="runs/atlas", config=small)
         >>> run.findings["finding"].tolist()

@@ -32,7 +32,7 @@ def simulate(
 
     Examples:
         >>> from anchorscope.simulate import Truth, simulate
-        >>> run = simulate(Truth(world="two-pathways", layers=1), out="runs/world")
+        >>> run = simulate(Truth(world="two-pathways", samples=300, layers=1), out="runs/world")
         >>> run.findings["finding"].tolist()
         ['two-pathways']
 
