@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from kit.power import Died, Disk
+from kit.power import Died, watching
 from kit.rivers import a_file_of_each_kind, collect_here, contents, rivers
 
 from anchorscope.errors import UserError
@@ -34,22 +34,31 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def calls(place: Path) -> int:
     """How many calls of a command change the folder."""
-    disk = Disk(place)
-    with disk.dying():
+    numbers: list[int] = []
+    with watching(lambda name, number, args: numbers.append(number)):
         collect_here(place, "counted")
-    return disk.calls
+    return len(numbers)
 
 
 def require_continued(place: Path, out: str) -> None:
     """Fail unless the same command, undisturbed, leaves the files of an undisturbed one."""
     collect_here(place, out)
-    assert contents(place / out) == contents(place / "whole")
+    left = contents(place / out)
+    # Unfinished files of a process that lives, as this one does, are not removed.
+    whole = {name: data for name, data in left.items() if not name.endswith(".partial")}
+    assert whole == contents(place / "whole")
 
 
 @pytest.mark.parametrize("share", SHARES)
 def test_a_command_that_died_at_a_call_continues_to_the_same_bytes(place, calls, share):
     out = f"died-{share}"
-    with suppress(Died), Disk(place).dying(1 + int(share * calls)):
+    last = 1 + int(share * calls)
+
+    def die(name: str, number: int, args: object) -> None:
+        if number >= last:  # what a `finally` would do is not done either
+            raise Died
+
+    with suppress(Died), watching(die):
         collect_here(place, out)
     require_continued(place, out)
 
@@ -60,10 +69,13 @@ def test_a_full_or_broken_disk_is_one_sentence_and_the_command_continues(
     place, calls, error, share
 ):
     """Every call that takes room is refused from some one on."""
-    out, number = f"{error}-{share}", getattr(errno, error)
-    fault = OSError(number, os.strerror(number))
-    refused = pytest.raises(UserError, match=os.strerror(number))
-    with refused, Disk(place).dying(1 + int(share * calls), fault):
+    out, code, last = f"{error}-{share}", getattr(errno, error), 1 + int(share * calls)
+
+    def refuse(name: str, number: int, args: object) -> None:
+        if number >= last and name in ("fsync", "link", "mkdir"):
+            raise OSError(code, os.strerror(code))
+
+    with pytest.raises(UserError, match=os.strerror(code)), watching(refuse):
         collect_here(place, out)
     require_continued(place, out)
 

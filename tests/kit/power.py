@@ -6,20 +6,47 @@ calls that change a folder are counted, and the process can be made to die befor
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 Content = bytes | None  # of a file; None is a folder
-TAKING_ROOM = ("fsync", "link", "mkdir")
 WATCHED = ((os, "fsync"), (os, "link"), (Path, "replace"), (Path, "unlink"), (Path, "mkdir"))
 
 
 class Died(BaseException):
     """The simulated death of the process: even the calls in a `finally` change nothing more."""
+
+
+@contextmanager
+def watching(before: Callable[[str, int, Sequence[Any]], object]) -> Iterator[None]:
+    """Tell `before` each call that changes a folder: its name, its number from 1, its arguments.
+
+    Nothing is really synced, which takes long.
+    """
+    lock, numbers = threading.Lock(), itertools.count(1)
+
+    def watched(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **options: Any) -> Any:
+            with lock:
+                number = next(numbers)
+            before(name, number, args)
+            return None if name == "fsync" else real(*args, **options)
+
+        return called
+
+    with ExitStack() as stack:
+        for place, name in WATCHED:
+            real = getattr(place, name)
+            stack.callback(setattr, place, name, real)
+            setattr(place, name, watched(name, real))
+        yield
 
 
 class Disk:
@@ -29,7 +56,6 @@ class Disk:
         self.root = root
         self.synced: dict[int, bytes] = {}  # by inode
         self.safe: dict[Path, dict[str, Content]] = {}  # folder: what its names hold
-        self.calls = 0  # that changed the folder, in the last block of `dying`
         self.settle()
 
     def settle(self) -> None:
@@ -41,36 +67,17 @@ class Disk:
             self.safe[folder] = self._now(folder)
 
     @contextmanager
-    def dying(self, call: int | None = None, fault: OSError | None = None) -> Iterator[None]:
-        """Count the calls that change the folder in the block; die before call number `call`.
+    def dying(self, call: int | None = None) -> Iterator[None]:
+        """Count the calls that change the folder in the block; die before call number `call`."""
 
-        With `fault` the process lives, and calls that take room fail with it from then on.
-        """
-        real = [getattr(place, name) for place, name in WATCHED]
-        self.calls = 0
-        try:
-            for (place, name), done in zip(WATCHED, real, strict=True):
-                setattr(place, name, self._watched(name, done, call, fault))
-            yield
-        finally:
-            for (place, name), done in zip(WATCHED, real, strict=True):
-                setattr(place, name, done)
-
-    def _watched(
-        self, name: str, done: Callable, last: int | None, fault: OSError | None
-    ) -> Callable:
-        def called(*args, **options):
-            self.calls += 1
-            over = last is not None and self.calls >= last
-            if over and fault is None:
+        def before(name: str, number: int, args: Sequence[Any]) -> None:
+            if call is not None and number >= call:
                 raise Died
-            if over and fault is not None and name in TAKING_ROOM:
-                raise fault
             if name == "fsync":
                 self._sync(args[0])
-            return None if name == "fsync" else done(*args, **options)
 
-        return called
+        with watching(before):
+            yield
 
     def _sync(self, handle: int) -> None:
         """Mark a file's bytes or a folder's names as synced, by file descriptor."""
