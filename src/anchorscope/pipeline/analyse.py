@@ -35,7 +35,7 @@ from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.compare import compared
 from anchorscope.run_folder.identity import git_revision, versions
 from anchorscope.run_folder.manifest import MARKERS, Checked
-from anchorscope.run_folder.samples import count_answers, stored_answers, stored_samples, to_frame
+from anchorscope.run_folder.samples import count_answers, stored_samples, to_frame
 from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
@@ -48,10 +48,7 @@ _INPUTS = ("answers", "states", "outputs", "evidence")  # read by `verify --deep
 def stored_datasets(run: Run, shards: Sequence[int] | None = None) -> list[Dataset]:
     """Load the datasets of a run from the answers on disk, or only those of some shards."""
     numbers = range(count_answers(run.store)) if shards is None else shards
-    samples: dict[str, list[Sample]] = {}
-    for number in numbers:
-        own = stored_answers(run.store, number)
-        samples.setdefault(own[0].question.dataset, []).extend(own)
+    samples = stored_samples(run.store, numbers)
     return [
         Dataset(samples=own, answers=labelled(own, name, run.config), shards=max(numbers) + 1)
         for name, own in samples.items()
@@ -77,8 +74,22 @@ def train_probes(run: Run, dataset: Dataset) -> Readings:
 def analyse_dataset(run: Run, dataset: Dataset, readings: Readings) -> Tables:
     """Compute every table of one dataset, by name."""
     store, config, model = run.store, run.config, run.model_name
+    every_run = dict.fromkeys((*READ, *(cut.name for cut in passes_of(config))))
+    own = {name: readings.logits[name] for name in every_run if name in readings.logits}
+    pathways = DatasetInputs(
+        model=model,
+        config=config,
+        answers=dataset.answers,
+        readings=replace(readings, logits=own),
+        bank=StateBank(store.path, list(dataset.answers.ids)),
+    )
+
+    def spread(name: str, parts: Sequence[Callable[[], Any]]) -> list[Any]:
+        run.progress.start(name, len(parts))
+        return in_parallel(lambda part: part(), parts, progress=lambda *_: run.progress.advance())
+
     with run.stage("pathways"):
-        tables = _pathway_tables(run, dataset, readings)
+        tables = pathway_tables(pathways, spread)
     with run.stage("evidence tables"):
         inputs = stored_inputs(store, config, dataset, readings, model=model)
         tables |= evidence_tables(config.evidence, inputs)
@@ -129,26 +140,6 @@ def save_tables(run: Run, tables: Tables, samples: pd.DataFrame) -> None:
                 run.store.write(f"tables/{name}.csv", partial(table.to_csv, index=False))
         claims = claims_table([from_tables(run.store.info, tables, samples)])
         run.store.write("tables/claims.csv", partial(claims.to_csv, index=False))
-
-
-def _pathway_tables(run: Run, dataset: Dataset, readings: Readings) -> Tables:
-    """Compute the tables of ΔP, probes, controls and strict mode, and the finding."""
-    bank = StateBank(run.store.path, list(dataset.answers.ids))
-    every_run = dict.fromkeys((*READ, *(cut.name for cut in passes_of(run.config))))
-    own = {name: readings.logits[name] for name in every_run if name in readings.logits}
-    inputs = DatasetInputs(
-        model=run.model_name,
-        config=run.config,
-        answers=dataset.answers,
-        readings=replace(readings, logits=own),
-        bank=bank,
-    )
-
-    def spread(name: str, parts: Sequence[Callable[[], Any]]) -> list[Any]:
-        run.progress.start(name, len(parts))
-        return in_parallel(lambda part: part(), parts, progress=lambda *_: run.progress.advance())
-
-    return pathway_tables(inputs, spread)
 
 
 # Analyse a run without a model, and write the figures and report of any run.

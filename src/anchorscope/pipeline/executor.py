@@ -49,7 +49,12 @@ def open_reader(run: Run, model: Any) -> Iterator[Reader]:
     """Load the model in the processes that the config names, and prepare the run's shards."""
     config = run.config
     if _pooled(config):
-        pool = WorkerPool(run, _local_workers(run) if config.ray is None else _ray_workers(run))
+        if config.ray is not None:
+            pool = WorkerPool(run, _ray_workers(run))
+        else:
+            count = config.workers or 1
+            places = [worker_environment(config, number, count) for number in range(count)]
+            pool = WorkerPool(run, [LocalWorker(run, place) for place in places])
         try:
             ((_, (info, shards)),) = pool.map([Task("The preparation", _prepare)])
             run.store.save_info({name: info[name] for name in info if name not in _OWNERS})
@@ -334,11 +339,6 @@ class WorkerPool:
 
 
 # The number of workers, and the GPUs and threads of each.
-
-
-def _local_workers(run: Run) -> list[LocalWorker]:
-    count = run.config.workers or 1
-    return [LocalWorker(run, worker_environment(run.config, n, count)) for n in range(count)]
 
 
 def worker_environment(config: Config, place: int, count: int) -> dict[str, str]:

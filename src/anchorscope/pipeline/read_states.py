@@ -42,12 +42,10 @@ from anchorscope.engine.read import (
 )
 from anchorscope.evidence.pieces import passes_of_pieces, piece_of
 from anchorscope.evidence.shards import HeldOut, Shards
-from anchorscope.pathways.band import best_layer
 from anchorscope.pipeline.prepare import prompt_maker
 from anchorscope.pipeline.request import Run
 from anchorscope.probes.labelled import labelled
 from anchorscope.probes.probe_set import ProbeSet
-from anchorscope.probes.readings import Readings
 from anchorscope.records import Sample
 from anchorscope.run_folder.samples import answers_name, output_name, stored_answers, to_frame
 from anchorscope.run_folder.states import save_states, shard_name
@@ -344,13 +342,6 @@ def _positions(sample: Sample, exact_question: ExactQuestion | None) -> TokenPos
 # Further evidence: pieces that need no probe, and those that read with one.
 
 
-def read_evidence(run: Run, reader: Reader) -> None:
-    """Read the evidence that needs no probe: further passes, and the reads of each piece."""
-    if passes := passes_of_pieces(run.config):
-        read_states(run, reader, passes, name="further passes")
-    read_pieces(run, reader, run.config.evidence)
-
-
 def read_pieces(
     run: Run, reader: Reader, names: Sequence[str], layers: Mapping[str, int] | None = None
 ) -> None:
@@ -375,12 +366,6 @@ def read_pieces(
             with run.stage("evidence"):
                 for task, _ in reader.map(tasks):
                     run.progress.advance(len(reader.shards[task]))
-
-
-def read_with_probes(run: Run, reader: Reader, readings: Mapping[str, Readings]) -> None:
-    """Read the evidence that needs held-out probes (saliency, heads); `readings` by dataset."""
-    layers = {dataset: best_layer(own) for dataset, own in readings.items()}
-    read_pieces(run, reader, run.config.evidence, layers)
 
 
 def _read_stage(

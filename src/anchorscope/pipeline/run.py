@@ -7,14 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope.config import Config
+from anchorscope.evidence.pieces import passes_of_pieces
+from anchorscope.pathways.band import best_layer
 from anchorscope.pipeline import analyse, executor, variants
-from anchorscope.pipeline.read_states import (
-    Reader,
-    count_passes,
-    read_evidence,
-    read_states,
-    read_with_probes,
-)
+from anchorscope.pipeline.read_states import Reader, count_passes, read_pieces, read_states
 from anchorscope.pipeline.request import Questions, Run, check_questions, resolve
 from anchorscope.progress import Progress
 from anchorscope.run_folder.view import RunView
@@ -80,7 +76,8 @@ def _read_and_analyse(run: Run, model: Any) -> None:
         frame = analyse.save_samples(run, datasets)
         left = [dataset for dataset in datasets if dataset.name not in tables]
         readings = {dataset.name: analyse.train_probes(run, dataset) for dataset in left}
-        read_with_probes(run, reader, readings)
+        layers = {name: best_layer(own) for name, own in readings.items()}
+        read_pieces(run, reader, run.config.evidence, layers)
         reworded = variants.read_reworded(run, reader) if run.config.robust else []
     for dataset in left:
         tables[dataset.name] = analyse.analyse_dataset(run, dataset, readings[dataset.name])
@@ -97,7 +94,9 @@ def _read(run: Run, reader: Reader) -> None:
     variants.copy_reused(run, reader.shards)
     read_states(run, reader)
     variants.read_ablated(run, reader)
-    read_evidence(run, reader)
+    if passes := passes_of_pieces(run.config):
+        read_states(run, reader, passes, name="further passes")
+    read_pieces(run, reader, run.config.evidence)
 
 
 def _with_extras(run: Run) -> Run:

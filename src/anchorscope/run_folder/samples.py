@@ -105,10 +105,10 @@ def stored_answers(store: Store, number: int) -> list[Sample]:
     return from_frame(pd.read_parquet(store.file(answers_name(number))))
 
 
-def stored_samples(store: Store) -> dict[str, list[Sample]]:
-    """Load all samples from disk by dataset, in the order of their shards."""
+def stored_samples(store: Store, shards: Iterable[int] | None = None) -> dict[str, list[Sample]]:
+    """Load the samples of all shards or of some from disk, by dataset, in the shards' order."""
     samples: dict[str, list[Sample]] = {}
-    for number in range(count_answers(store)):
+    for number in range(count_answers(store)) if shards is None else shards:
         shard = stored_answers(store, number)
         samples.setdefault(shard[0].question.dataset, []).extend(shard)
     return samples
