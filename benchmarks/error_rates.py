@@ -14,7 +14,7 @@ from anchorscope.pathways.effects import delta_p, flips
 from anchorscope.pathways.finding import Finding
 from anchorscope.pathways.power import WORLDS
 from anchorscope.probes.cross_fit import read_layers
-from anchorscope.probes.labelled import labelled
+from anchorscope.probes.folds import labelled
 from anchorscope.records import Estimate, Sample
 from anchorscope.run_folder.states import StateBank
 from anchorscope.simulate.worlds import Truth, samples_of, simulate_states

@@ -15,7 +15,7 @@ import numpy as np
 
 from anchorscope.config import Config
 from anchorscope.errors import UserError, unknown
-from anchorscope.probes.labelled import Covariates, labelled
+from anchorscope.probes.folds import Covariates, labelled
 from anchorscope.records import Sample
 from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.view import RunView, records, where

@@ -22,8 +22,8 @@ from anchorscope.evidence.saliency import saliency_table
 from anchorscope.evidence.windows import windows_table
 from anchorscope.pathways.effects import controls_table, layers_table, pathways_table, probes_table
 from anchorscope.pathways.strict_tables import refit_columns
-from anchorscope.probes.labelled import Covariates
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.folds import Covariates
+from anchorscope.probes.probe_set import Readings
 from anchorscope.records import MODES
 
 N, OF = 240, {"model": "m", "dataset": "d"}

@@ -14,7 +14,7 @@ from anchorscope.evidence.answer_only import answer_only_table
 from anchorscope.evidence.patching import PATCHES, patching_gap_table, patching_table
 from anchorscope.evidence.windows import windows_table
 from anchorscope.pathways.effects import layers_table, pathways_table
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.probe_set import Readings
 from anchorscope.records import Estimate
 from anchorscope.stats.intervals import difference
 

@@ -21,9 +21,8 @@ from anchorscope.evidence.awareness import awareness_tables, cross_fitted, gaps_
 from anchorscope.evidence.boundary import boundary_model_table, boundary_table
 from anchorscope.evidence.pieces import evidence_tables
 from anchorscope.probes.cross_fit import fold_logits
-from anchorscope.probes.labelled import Covariates
-from anchorscope.probes.probe_set import ProbeSet
-from anchorscope.probes.readings import Readings, read_abstained
+from anchorscope.probes.folds import Covariates
+from anchorscope.probes.probe_set import ProbeSet, Readings, read_abstained
 from anchorscope.stats.intervals import Draws, difference, rate
 from anchorscope.stats.logistic import fit_logistic
 

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 from anchorscope.evidence.heads import heads_agreement, heads_table
 from anchorscope.evidence.saliency import saliency_table
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.probe_set import Readings
 from anchorscope.run_folder.table_columns import EVIDENCE
 from anchorscope.stats.ranking import spearman
 

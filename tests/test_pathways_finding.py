@@ -26,7 +26,7 @@ from anchorscope.pathways.groups import (
     look_for_groups,
 )
 from anchorscope.pathways.power import cut_noise, plant, power
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.probe_set import Readings
 from anchorscope.records import Estimate
 from anchorscope.stats.humps import dip, dip_p, unimodal_p
 from anchorscope.stats.intervals import Draws

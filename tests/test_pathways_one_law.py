@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anchorscope.pathways.one_law import Predictors, factors_of, one_law, shrunken
-from anchorscope.probes.labelled import Covariates
+from anchorscope.probes.folds import Covariates
 from anchorscope.stats.drawing import effective_size
 from anchorscope.stats.humps import dip, dip_p
 

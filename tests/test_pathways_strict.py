@@ -15,7 +15,7 @@ from anchorscope.pathways.strict_tables import (
     class_collapse,
     refit_columns,
 )
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.probe_set import Readings
 from anchorscope.records import Estimate
 from anchorscope.stats.humps import shape, two_humps
 from anchorscope.stats.intervals import Draws, weighted

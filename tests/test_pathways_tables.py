@@ -23,7 +23,7 @@ from anchorscope.pathways.effects import (
     probes_table,
 )
 from anchorscope.probes.folds import entity_folds
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.probe_set import Readings
 from anchorscope.records import Mode
 from anchorscope.run_folder.table_columns import PATHWAYS
 

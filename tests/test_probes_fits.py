@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from anchorscope.probes.cross_fit import FoldTask, fit_fold_tasks, fold_logits, task_logits
 from anchorscope.probes.folds import PROBES, entity_folds, training_rows
 from anchorscope.probes.linear_probe import LinearProbe
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.probe_set import Readings
 from anchorscope.stats.logistic import LEAST_SLOPE, class_weights, fit_many, platt_lines, to_single
 
 

@@ -14,9 +14,8 @@ from safetensors import safe_open
 from anchorscope.config import Config
 from anchorscope.pathways.band import READ, best_layer
 from anchorscope.pipeline.variants import table_of
-from anchorscope.probes.folds import entity_folds
-from anchorscope.probes.labelled import labelled
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.folds import entity_folds, labelled
+from anchorscope.probes.probe_set import Readings
 from anchorscope.run_folder.table_columns import ROBUST
 from anchorscope.run_folder.view import RunView
 from anchorscope.simulate import Truth

@@ -12,7 +12,7 @@ import pytest
 
 from anchorscope.config import Config
 from anchorscope.errors import UserError
-from anchorscope.probes.labelled import labelled
+from anchorscope.probes.folds import labelled
 from anchorscope.run_folder.table_columns import CLAIMS
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.claims import claims_of

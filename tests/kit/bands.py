@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from anchorscope.pathways.band import Band
-from anchorscope.probes.labelled import Covariates
+from anchorscope.probes.folds import Covariates
 
 PROBES = ("paper", "a", "b")
 

@@ -8,10 +8,8 @@ import numpy as np
 
 from anchorscope.config import Config
 from anchorscope.probes.cross_fit import fit_and_read_layer, readings_of, stacked
-from anchorscope.probes.folds import check_enough
-from anchorscope.probes.labelled import Covariates, Labelled
-from anchorscope.probes.probe_set import ProbeSet
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.folds import Covariates, Labelled, check_enough
+from anchorscope.probes.probe_set import ProbeSet, Readings
 
 
 def cross_fit(

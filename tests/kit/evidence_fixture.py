@@ -15,9 +15,8 @@ import pytest
 from anchorscope.config import Config
 from anchorscope.evidence.heads import heads_agreement
 from anchorscope.evidence.pieces import PieceInputs, evidence_tables
-from anchorscope.probes.labelled import Covariates
-from anchorscope.probes.probe_set import ProbeSet
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.folds import Covariates
+from anchorscope.probes.probe_set import ProbeSet, Readings
 from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView

@@ -9,8 +9,8 @@ import pandas as pd
 
 from anchorscope.config import Config
 from anchorscope.evidence.pieces import PieceInputs
-from anchorscope.probes.labelled import Covariates
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.folds import Covariates
+from anchorscope.probes.probe_set import Readings
 
 
 def inputs_for(

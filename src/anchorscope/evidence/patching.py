@@ -30,7 +30,7 @@ from anchorscope.evidence.pieces import (
 )
 from anchorscope.evidence.shards import Shards, evidence_name, read_ends
 from anchorscope.pathways.effects import ROLES, flips
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.probe_set import Readings
 from anchorscope.records import MODES, Estimate, Mode, Sample, Span
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.states import shard_name

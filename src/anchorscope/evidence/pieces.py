@@ -19,8 +19,8 @@ from anchorscope.config import Config, Delta, unit_of
 from anchorscope.engine.interventions import Intervention, passes_of
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.effects import ROLES, delta_p, pathways, prediction, regroup
-from anchorscope.probes.labelled import Covariates
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.folds import Covariates
+from anchorscope.probes.probe_set import Readings
 from anchorscope.records import Mode, Shot
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.states import StoredStates

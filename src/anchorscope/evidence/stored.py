@@ -12,9 +12,8 @@ from anchorscope.engine.interventions import CLEAN, KNOCKOUT, passes_of
 from anchorscope.evidence.output import associated_table, output_table
 from anchorscope.evidence.pieces import PieceInputs, Tables, pieces_of
 from anchorscope.evidence.shards import evidence_name, stored_rows
-from anchorscope.probes.labelled import Labelled
-from anchorscope.probes.probe_set import ProbeSet
-from anchorscope.probes.readings import Readings, read_abstained
+from anchorscope.probes.folds import Labelled
+from anchorscope.probes.probe_set import ProbeSet, Readings, read_abstained
 from anchorscope.records import Sample
 from anchorscope.run_folder.samples import load_outputs
 from anchorscope.run_folder.states import StateBank, StoredStates

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from anchorscope.pathways.one_law import Fit, Law, Predictors, one_law
-from anchorscope.probes.labelled import Covariates
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.folds import Covariates
+from anchorscope.probes.probe_set import Readings
 from anchorscope.stats.intervals import Z
 from anchorscope.stats.ranking import auroc, auroc_interval, resampled_auroc
 

@@ -33,8 +33,8 @@ from anchorscope.pathways.fold_layers import (
 )
 from anchorscope.pathways.power import SHARES, WORLDS, deciding_power, power
 from anchorscope.pathways.strict_tables import strict_row
-from anchorscope.probes.labelled import Labelled
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.folds import Labelled
+from anchorscope.probes.probe_set import Readings
 from anchorscope.records import MODES, Mode
 from anchorscope.run_folder.states import StateBank
 from anchorscope.stats.intervals import Draws

@@ -15,7 +15,7 @@ from scipy.special import expit
 from anchorscope.config import Delta, unit_of
 from anchorscope.errors import UserError
 from anchorscope.probes.folds import training_rows
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.probe_set import Readings
 from anchorscope.records import MODES, Estimate, Mode, Pathway
 from anchorscope.run_folder import table_columns
 from anchorscope.stats.intervals import bootstrap_mean, rate

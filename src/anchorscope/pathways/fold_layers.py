@@ -26,9 +26,8 @@ from anchorscope.errors import UserError
 from anchorscope.pathways.band import READ, SIDES, Band, drawn_bands, read_band, side_overlap
 from anchorscope.pathways.effects import delta_p
 from anchorscope.probes.cross_fit import fit_and_read_layer, readings_of
-from anchorscope.probes.folds import check_enough, entity_folds, training_rows
-from anchorscope.probes.labelled import Labelled
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.folds import Labelled, check_enough, entity_folds, training_rows
+from anchorscope.probes.probe_set import Readings
 from anchorscope.records import Estimate
 from anchorscope.run_folder.states import StateBank
 from anchorscope.stats.intervals import Z

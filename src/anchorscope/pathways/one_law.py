@@ -22,7 +22,7 @@ import numpy as np
 from scipy.special import expit
 
 from anchorscope.config import Delta
-from anchorscope.probes.labelled import Covariates
+from anchorscope.probes.folds import Covariates
 from anchorscope.stats.intervals import Z, percentile_interval
 
 Law = Literal["line", "curve"]  # each takes out what the one before does, and more

@@ -27,8 +27,7 @@ from anchorscope.pathways.effects import delta_p
 from anchorscope.pathways.finding import ENOUGH, FEWEST, shows_two_pathways
 from anchorscope.pathways.fold_layers import band_of_folds, read_fold_layer
 from anchorscope.probes.cross_fit import fit_and_read_layer
-from anchorscope.probes.folds import PROBES
-from anchorscope.probes.labelled import Labelled, labelled
+from anchorscope.probes.folds import PROBES, Labelled, labelled
 from anchorscope.records import Estimate
 from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.view import RunView, records, where

@@ -28,9 +28,8 @@ from anchorscope.pathways.one_law import (
     shared_noise,
 )
 from anchorscope.probes.cross_fit import fold_logits
-from anchorscope.probes.folds import training_rows
-from anchorscope.probes.labelled import Covariates
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.folds import Covariates, training_rows
+from anchorscope.probes.probe_set import Readings
 from anchorscope.records import MODES, Estimate
 from anchorscope.run_folder.states import StateBank
 from anchorscope.stats.intervals import (

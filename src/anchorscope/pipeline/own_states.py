@@ -28,7 +28,7 @@ from anchorscope.datasets.state_arrays import (
 from anchorscope.errors import UserError
 from anchorscope.pipeline.analyse import analyse_given, publish
 from anchorscope.pipeline.request import Run, option_words
-from anchorscope.probes.labelled import Labelled, labelled
+from anchorscope.probes.folds import Labelled, labelled
 from anchorscope.progress import Progress
 from anchorscope.records import Answer, Question, Sample, Span
 from anchorscope.run_folder.states import save_blocks, shard_name

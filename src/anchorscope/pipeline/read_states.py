@@ -44,7 +44,7 @@ from anchorscope.evidence.pieces import passes_of_pieces, piece_of
 from anchorscope.evidence.shards import HeldOut, Shards
 from anchorscope.pipeline.prepare import prompt_maker
 from anchorscope.pipeline.request import Run
-from anchorscope.probes.labelled import labelled
+from anchorscope.probes.folds import labelled
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.records import Sample
 from anchorscope.run_folder.samples import answers_name, output_name, stored_answers, to_frame

@@ -47,7 +47,7 @@ from anchorscope.pipeline.prepare import prompts_by
 from anchorscope.pipeline.read_states import Reader, Worker, read_states
 from anchorscope.pipeline.request import Run
 from anchorscope.probes.cross_fit import read_layers
-from anchorscope.probes.labelled import labelled
+from anchorscope.probes.folds import labelled
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns

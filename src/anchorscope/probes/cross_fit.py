@@ -19,10 +19,8 @@ import numpy as np
 from anchorscope.config import Balance, Config
 from anchorscope.errors import UserError
 from anchorscope.parallel import OnDone, in_parallel
-from anchorscope.probes.folds import INNER_FOLDS, PROBES, inner_folds, training_rows
-from anchorscope.probes.labelled import Labelled
-from anchorscope.probes.probe_set import ProbeSet
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.folds import INNER_FOLDS, PROBES, Labelled, inner_folds, training_rows
+from anchorscope.probes.probe_set import ProbeSet, Readings
 from anchorscope.run_folder.states import StateBank
 from anchorscope.stats.logistic import (
     check_finite,

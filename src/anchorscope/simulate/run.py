@@ -14,7 +14,7 @@ from anchorscope.config import Config
 from anchorscope.pipeline.analyse import analyse_given, publish
 from anchorscope.pipeline.request import Run
 from anchorscope.pipeline.variants import ROBUST_TABLE, robust_table
-from anchorscope.probes.labelled import labelled
+from anchorscope.probes.folds import labelled
 from anchorscope.progress import Progress
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.view import RunView

@@ -9,12 +9,10 @@ resamples are then one matrix product.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 import numpy as np
 
 _BLOCK = 4_000_000  # numbers drawn at a time, so that memory stays flat for large n
-_KEPT = 2**20  # counts of a draw that is remembered: layers and units need the same ones
 
 
 def count_blocks(
@@ -50,22 +48,10 @@ def class_blocks(
     `block` resamples at a time.
     """
     block = block or max(1, _BLOCK // sum(sizes))
-    draw = _remembered if sum(sizes) * resamples <= _KEPT else _draw
-    yield from draw(sizes, seed, resamples, block)
-
-
-def _draw(sizes: tuple[int, ...], seed: int, resamples: int, block: int) -> Iterator[np.ndarray]:
     rng = np.random.default_rng(seed)
     for start in range(0, resamples, block):
         size = min(block, resamples - start)
         yield np.concatenate([counts_of_rows(rng, n, size) for n in sizes])
-
-
-@lru_cache(maxsize=16)
-def _remembered(
-    sizes: tuple[int, ...], seed: int, resamples: int, block: int
-) -> tuple[np.ndarray, ...]:
-    return tuple(_draw(sizes, seed, resamples, block))
 
 
 def counts_of_rows(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
@@ -89,16 +75,9 @@ def shared_entities(entity: np.ndarray | None, n: int) -> np.ndarray | None:
     if len(entity) != n:
         raise ValueError(f"{len(entity)} entities for {n} questions")
     labels = np.asarray(entity)
-    if labels.dtype.hasobject:  # the bytes are addresses
+    if labels.dtype.hasobject:
         labels = labels.astype(str)
-    return _numbered(labels.tobytes(), labels.dtype)
-
-
-@lru_cache(maxsize=16)
-def _numbered(labels: bytes, dtype: np.dtype) -> np.ndarray | None:
-    """Number labels, cached: every probe and pass has the same labels, and sorting is slow."""
-    values, number = np.unique(np.frombuffer(labels, dtype), return_inverse=True)
-    number.setflags(write=False)
+    values, number = np.unique(labels, return_inverse=True)
     return None if len(values) == len(number) else number
 
 
