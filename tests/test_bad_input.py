@@ -113,7 +113,7 @@ def test_of_rows_that_differ_in_popularity_alone_the_files_order_chooses_none(tm
 
 
 def test_a_packed_file_that_unfolds_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["anchorscope.datasets.from_file"], "MOST_LINE", 1000)
+    monkeypatch.setattr(sys.modules["anchorscope.datasets.rows"], "MOST_LINE", 1000)
     (tmp_path / "q.jsonl.gz").write_bytes(gzip.compress(b" " * 5000))
     with pytest.raises(UserError, match="more than is read: 1000 characters in a line"):
         load_questions(tmp_path / "q.jsonl.gz")

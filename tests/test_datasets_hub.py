@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from anchorscope.datasets import DATASETS, load_questions
-from anchorscope.datasets.hub import from_hub, read_address
+from anchorscope.datasets.rows import from_hub, read_address
 from anchorscope.errors import UserError
 from anchorscope.records import Question
 

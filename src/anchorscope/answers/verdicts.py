@@ -22,7 +22,7 @@ import pandas as pd
 
 from anchorscope.answers.judge import FUNCTION, NEGATORS
 from anchorscope.answers.normalise import plain, words
-from anchorscope.datasets.from_file import read_rows
+from anchorscope.datasets.rows import read_rows
 from anchorscope.datasets.source import Row
 from anchorscope.errors import UserError, user_path
 from anchorscope.records import Sample, Verdict

@@ -11,9 +11,8 @@ from statistics import median
 from anchorscope.datasets.atlas import ATLAS
 from anchorscope.datasets.atlas_compare import ATLAS_COMPARE
 from anchorscope.datasets.columns import Columns, read_columns
-from anchorscope.datasets.from_file import READERS, from_file
-from anchorscope.datasets.hub import SCHEME, from_address, from_hub
 from anchorscope.datasets.published import PUBLISHED
+from anchorscope.datasets.rows import READERS, SCHEME, from_address, from_file, from_hub
 from anchorscope.datasets.source import Draft, Source
 from anchorscope.datasets.text import digest, normalised
 from anchorscope.errors import UserError, beside, unknown

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 from pyarrow import ArrowException
 
-from anchorscope.datasets.from_file import extension, read_rows
+from anchorscope.datasets.rows import extension, read_rows
 from anchorscope.detect.prompts import Exchange
 from anchorscope.errors import UserError, short, unknown
 from anchorscope.run_folder.disk import check_writable, write_atomic

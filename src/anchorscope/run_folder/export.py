@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -54,10 +55,10 @@ class Material:
         """The dtype of a pass's stored states; the widest where its files differ."""
         return np.result_type(*(shard.dtype for shard in shards_of(self.run.path, name)))
 
-    def copy_states(self, name: str, out: np.ndarray) -> np.ndarray:
-        """Copy a pass's states into `out` [sample, layer, width]; NaN where a sample has none."""
-        bank = StateBank(self.run.path, [sample.id for sample in self.samples])
-        return bank.all_layers(name, out)
+    @cached_property
+    def bank(self) -> StateBank:
+        """The states of the samples by pass; NaN where a sample has none."""
+        return StateBank(self.run.path, [sample.id for sample in self.samples])
 
     def table(self) -> pd.DataFrame:
         """One row for each sample: its texts, and its label, 1 for wrong and 0 for right."""
@@ -108,7 +109,7 @@ def _write_numpy(material: Material, out: Path) -> str:
         array = np.lib.format.open_memmap(
             out / f"{name}.npy", mode="w+", dtype=material.dtype(name), shape=material.shape
         )
-        material.copy_states(name, array)
+        material.bank.all_layers(name, array)
         array.flush()
     return f'states = numpy.load("{out}/{material.passes[0]}.npy", mmap_mode="r")'
 
@@ -119,10 +120,9 @@ def _write_hf(material: Material, out: Path) -> str:
     from datasets import ClassLabel, Dataset
 
     table, (_, layers, width) = pa.Table.from_pandas(material.table()), material.shape
-    bank = StateBank(material.run.path, [sample.id for sample in material.samples])
     for name in material.passes:
         for layer in range(1, layers + 1):
-            states = bank.layer(name, layer).astype(material.dtype(name), copy=False)
+            states = material.bank.layer(name, layer).astype(material.dtype(name), copy=False)
             column = pa.FixedSizeListArray.from_arrays(pa.array(states.ravel()), width)
             table = table.append_column(f"{name}_{layer}", column)
     made = Dataset(table).cast_column("label", ClassLabel(names=["right", "wrong"]))
@@ -138,7 +138,7 @@ def _write_probelab(material: Material, out: Path) -> str:
 
     layers = tuple(range(1, material.shape[1] + 1))
     for name in material.passes:
-        states = material.copy_states(name, np.empty(material.shape, dtype=np.float32))
+        states = material.bank.all_layers(name)
         about: Any = {"model": material.run.model_name, "pass": name, "labels": "labels.npy"}
         made = Activations(torch.from_numpy(states), dims="blh", layers=layers, metadata=about)
         save_hdf5(made, str(out / f"{name}.h5"), dtype="float32")
