@@ -52,7 +52,6 @@ from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
 
 Result = TypeVar("Result")
-ExactQuestion = Mapping[str, tuple[int, ...]]  # E_Q by question id, instead of the samples' own
 _FILES_AT_ONCE = 3  # each keeps a core busy with its checksum and its copy to disk
 
 
@@ -85,23 +84,16 @@ def read_states(
     *,
     name: str = "answers and states",
     shards: Sequence[Shard] | None = None,
-    exact_question: ExactQuestion | None = None,
 ) -> None:
     """Answer every question and read it under each pass, a shard at a time.
 
-    Shards on disk are not read again. `passes` replaces the run's own, `shards` the reader's (as
-    for reworded questions), and `exact_question` the exact question tokens of the samples.
+    Shards on disk are not read again. `passes` replaces the run's own, and `shards` the reader's,
+    as for reworded questions. The exact question tokens are those of the shards' prompts.
     """
     passes = tuple(passes_of(run.config) if passes is None else passes)
     shards = reader.shards if shards is None else shards
-    tasks = []
-    for shard in shards:
-        ids = [prompt.question.id for prompt in shard.prompts]
-        exact = exact_question and {id: exact_question[id] for id in ids}
-        work = partial(
-            Worker.read, shard=shard, passes=passes, folder=run.store.prefix, exact_question=exact
-        )
-        tasks.append(Task(f"Shard {shard.number}", work))
+    work = partial(Worker.read, passes=passes, folder=run.store.prefix)
+    tasks = [Task(f"Shard {shard.number}", partial(work, shard=shard)) for shard in shards]
     run.progress.start(name, sum(map(len, shards)))
     with run.stage(name) as stage:
         for number, tokens in reader.map(tasks):
@@ -134,7 +126,6 @@ class Worker:
         shard: Shard,
         passes: Sequence[Intervention],
         folder: str = "",  # of the files, in the run folder
-        exact_question: ExactQuestion | None = None,
     ) -> int:
         """Read one shard and start writing its missing files; return the number of tokens fed."""
         number, before = shard.number, self.tokens
@@ -155,7 +146,7 @@ class Worker:
         stored = stored_answers(store, number) if answered else None
         # All passes again where one is missing: rounding depends on what shares a batch, and a
         # continued run must equal an unbroken one to the last digit.
-        samples, blocks = self._read_shard(shard, passes, stored, exact_question)
+        samples, blocks = self._read_shard(shard, passes, stored)
         self.finish()  # writing the previous shard: two at most are in memory
         if not answered:
             for name in CAUGHT:
@@ -182,7 +173,6 @@ class Worker:
         shard: Shard,
         passes: Sequence[Intervention],
         stored: Sequence[Sample] | None,  # where the answers are on disk
-        exact_question: ExactQuestion | None,
     ) -> tuple[list[Sample], Blocks]:
         """Read a shard: samples, states caught while answering, and states of each pass."""
         prefix = self.prefix = self._shared(self.prefix, shard.prefix)
@@ -214,10 +204,10 @@ class Worker:
                 samples = [mark_answer(self.lease.model, p, a) for p, a in pairs]
                 by_id |= {sample.id: sample for sample in samples}
                 self._keep(blocks, caught(samples, answered))
-            positions = [_positions(by_id[p.question.id], exact_question) for p in batch]
+            positions = [_positions(by_id[p.question.id], p.exact_question) for p in batch]
             self._intervene(trunk, positions, first, blocks)
             del trunk, answered  # before the next batch has its own
-        self._retest(shard, by_id, again, blocks, exact_question)
+        self._retest(shard, by_id, again, blocks)
         return [by_id[p.question.id] for p in shard.prompts], blocks
 
     def _retest(
@@ -226,12 +216,11 @@ class Worker:
         by_id: Mapping[str, Sample],
         passes: Sequence[Intervention],
         blocks: Blocks,
-        exact_question: ExactQuestion | None,
     ) -> None:
         """Read the shard's retest questions behind the retest prompt, and add their states."""
-        chosen = [
-            p for p in shard.retest if _positions(by_id[p.question.id], exact_question) is not None
-        ]
+        samples = [by_id[p.question.id] for p in shard.retest]
+        pairs = zip(shard.retest, samples, strict=True)
+        chosen = [p for p, sample in pairs if sample.exact_answer and sample.exact_question]
         if not passes or not chosen:
             return
         prefix = self.retest_prefix = self._shared(self.retest_prefix, shard.retest_prefix)
@@ -331,10 +320,9 @@ def _longest(prompts: Sequence[Prompted], prefix: Prefix) -> int:
     return max(len(prompt.prompt_ids) for prompt in prompts) - len(prefix)
 
 
-def _positions(sample: Sample, exact_question: ExactQuestion | None) -> TokenPositions | None:
-    own = sample.exact_question
-    exact = own if exact_question is None else exact_question[sample.id]
-    if not (sample.exact_answer and own and exact):
+def _positions(sample: Sample, exact: tuple[int, ...]) -> TokenPositions | None:
+    """The sample's positions with these exact question tokens; None where some are missing."""
+    if not (sample.exact_answer and sample.exact_question and exact):
         return None
     return replace(positions_of(sample), exact_question=exact)
 

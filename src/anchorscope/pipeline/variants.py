@@ -166,21 +166,25 @@ def ablated_choices(config: Config) -> list[Ablated]:
 def read_ablated(run: Run, reader: Reader) -> None:
     """Read the same answers again under each knockout of `--ablate`."""
     for choice in ablated_choices(run.config):
-        exact = None
+        shards = reader.shards
         if choice.finder is not None:
-            find = partial(_exact_question, finder=choice.finder)
-            exact = reader.ask(f"The spans of {choice.finder}", find)
-        passes = [choice.intervention]
-        read_states(run, reader, passes, name=choice.name, exact_question=exact)
+            find = partial(_found_by, shards=shards, finder=choice.finder)
+            shards = reader.ask(f"The spans of {choice.finder}", find)
+        read_states(run, reader, [choice.intervention], name=choice.name, shards=shards)
 
 
-def _exact_question(worker: Worker, *, finder: Finder) -> dict[str, tuple[int, ...]]:
-    """Find the exact question tokens (E_Q) with another finder, by question id."""
-    return {
+def _found_by(worker: Worker, *, shards: Sequence[Shard], finder: Finder) -> list[Shard]:
+    """The shards with the exact question tokens (E_Q) that another finder gives."""
+    exact = {
         prompt.question.id: prompt.exact_question
         for questions in worker.run.sets
         for prompt in prompts_by(worker.run, worker.lease, questions, finder)
     }
+    found = []
+    for shard in shards:
+        prompts = (replace(p, exact_question=exact[p.question.id]) for p in shard.prompts)
+        found.append(replace(shard, prompts=tuple(prompts)))
+    return found
 
 
 def ablation_table(run: Run, samples: Sequence[Sample], dataset: str) -> pd.DataFrame:
