@@ -38,7 +38,7 @@ def test_disk_is_checked_first(tmp_path: Path, monkeypatch) -> None:
     content = {"data": ["atlas"], "models": [{"model": str(tmp_path / "small")}]}
     study = study_of(content, "s.toml")
     assert plan_study(study, tmp_path / "out").problems == []
-    monkeypatch.setattr("anchorscope.pipeline.study.study.model_shape", lambda config: (80, 10**9))
+    monkeypatch.setattr("anchorscope.pipeline.study.study.read_shape", lambda *_, **__: (80, 10**9))
     problems = " ".join(plan_study(study, tmp_path / "out").problems)
     assert "GB more, and" in problems and "are free there" in problems
     assert plan_study(study, tmp_path / "out", check_disk=False).problems == []

@@ -7,7 +7,7 @@ import re
 from dataclasses import Field, asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from anchorscope.errors import UserError, unknown
+from anchorscope.errors import UserError, short, unknown
 from anchorscope.run_folder.table_columns import PIECES
 
 PromptStyle = Literal["auto", "chat", "text"]
@@ -222,9 +222,9 @@ def _check(one: Field[Any], value: Any) -> None:
     is_truth = isinstance(value, bool) and plain != "bool"
     if is_truth or not all(isinstance(each, types) for each in values):
         accepted = f"a list, each {accepted}" if several else accepted
-        raise UserError(f"{name} is {_short(value)}. Accepted: {accepted}.")
+        raise UserError(f"{name} is {short(value)}. Accepted: {accepted}.")
     if any(isinstance(each, str) and _ODD.search(each) for each in values):
-        raise UserError(f"{name} is {_short(value)}, which holds a character that no text has.")
+        raise UserError(f"{name} is {short(value)}, which holds a character that no text has.")
     if "choices" in takes and value not in get_args(takes["choices"]):
         raise unknown(name, value, get_args(takes["choices"]))
     if "shape" in takes and not re.fullmatch(takes["shape"], str(value)):
@@ -233,12 +233,4 @@ def _check(one: Field[Any], value: Any) -> None:
     if "least" in takes and not least <= value <= most:
         limits = f"{least} or more" if value < least else f"{most} or less"
         limits = f"{least} to {most}" if most < 10 else limits
-        raise UserError(f"{name} is {_short(value)}. Accepted: {limits}.")
-
-
-def _short(value: object) -> str:
-    try:
-        text = str(value) if isinstance(value, int) else repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits, a list in lists
-        return f"a {type(value).__name__} that is too large to show"
-    return text if len(text) <= 60 else text[:57] + "..."
+        raise UserError(f"{name} is {short(value)}. Accepted: {limits}.")

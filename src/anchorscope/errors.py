@@ -60,7 +60,10 @@ def in_a_line(message: object, most: int = 300) -> str:
 
 def short(value: object, most: int = 60) -> str:
     """The repr of a value for a message, shortened to `most` characters."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, a list in lists
+        return f"a {type(value).__name__} that is too large to show"
     return text if len(text) <= most else text[: most - 3] + "..."
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import nn
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedModel,
@@ -22,7 +23,7 @@ from transformers import (
 
 from anchorscope.errors import UserError, did_you_mean, in_a_line, unknown, user_path
 from anchorscope.models.gguf import convert_once
-from anchorscope.models.locate import WEIGHTS, find_model
+from anchorscope.models.locate import WEIGHTS, config_source, find_model
 from anchorscope.models.parts import Parts, find_parts
 
 log = logging.getLogger(__name__)
@@ -233,6 +234,23 @@ def unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
         )
     meant = did_you_mean(given, WEIGHTS)
     return UserError(f"The model '{given}' could not be loaded: {in_a_line(error)} {advice}{meant}")
+
+
+def read_shape(
+    model: str, *, revision: str | None = None, trusted: bool = False
+) -> tuple[int, int]:
+    """Number of blocks and width of a model, from its config on disk or on the hub."""
+    try:
+        place, options = config_source(model)
+        # Explicit: transformers otherwise asks at the terminal whether to run the model's code.
+        config = AutoConfig.from_pretrained(
+            place, revision=revision, trust_remote_code=trusted, **options
+        ).get_text_config()
+        return int(config.num_hidden_layers), int(config.hidden_size)
+    except UserError:
+        raise
+    except Exception as error:  # a config that makes no sense ends in any error
+        raise unreadable(model, error, trusted=trusted) from error
 
 
 def _with_offsets(tokenizer: Any, name: str) -> Any:

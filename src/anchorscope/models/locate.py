@@ -158,22 +158,6 @@ def config_source(model: str) -> tuple[str, dict[str, str]]:
     return str(place), {}
 
 
-def read_shape(model: str) -> tuple[int, int] | None:
-    """Read the number of blocks and the width from a local config; None without one."""
-    from transformers import AutoConfig
-
-    try:
-        place, options = config_source(model)
-        if options or not Path(place).is_dir():
-            return None
-        # Explicit: transformers otherwise asks at the terminal whether to run the model's code.
-        config = AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
-        text = config.get_text_config()
-        return int(text.num_hidden_layers), int(text.hidden_size)
-    except (UserError, OSError, ValueError, KeyError, ImportError, AttributeError, TypeError):
-        return None  # loading the model says what is wrong with it
-
-
 # --- Download weights into the cache folder, and verify their SHA-256 ---
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -22,7 +22,8 @@ from anchorscope.datasets import load_questions, remarks
 from anchorscope.engine import HALVED
 from anchorscope.errors import UserError, user_path
 from anchorscope.models import Model
-from anchorscope.models.locate import read_shape
+from anchorscope.models.load import read_shape
+from anchorscope.models.locate import config_source
 from anchorscope.probes.folds import MIN_OVERALL, entity_folds
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Question, QuestionSet
@@ -225,7 +226,10 @@ def check_place(
     if isinstance(model, Model):
         shape = model.blocks, model.parts.width
     elif model is None or isinstance(model, str | Path):
-        shape = read_shape(config.model)
+        with suppress(UserError):  # loading the model says what is wrong with it
+            place, options = config_source(config.model)
+            if not options and Path(place).is_dir():
+                shape = read_shape(config.model)
     if shape is None:
         return ""
     return check_room(folder, disk_bytes(sum(map(len, sets)), *shape, passes))

@@ -22,13 +22,11 @@ from typing import Any, TypeVar
 
 import pandas as pd
 import torch
-from transformers import AutoConfig
 
 from anchorscope.claims.table import claims_table
 from anchorscope.config import Config
 from anchorscope.errors import UserError, user_path
-from anchorscope.models.load import unreadable
-from anchorscope.models.locate import config_source
+from anchorscope.models.load import read_shape
 from anchorscope.pipeline.read_states import count_passes
 from anchorscope.pipeline.request import question_sets, resolve
 from anchorscope.pipeline.run import run
@@ -123,7 +121,8 @@ def _plan_run(
 ) -> PlannedRun:
     """Plan the run of one model."""
     config = study.config(model)
-    shape = model_shape(config)
+    trusted = config.trust_remote_code
+    shape = read_shape(config.model, revision=config.revision, trusted=trusted)
     if config.verdicts and len(sets) == len(study.data):
         resolve(None, list(sets), config)  # raises an error where they are on other questions
     info = (read_info(folder) if folder.is_dir() else None) or {}
@@ -146,22 +145,6 @@ def _hours_left(folder: Path, info: dict[str, Any], sets: Sequence[QuestionSet])
         return None
     shards = sum(-(-len(questions) // info["shard"]) for questions in sets)
     return max(0, shards - read) * spent / read / 3600
-
-
-def model_shape(config: Config) -> tuple[int, int]:
-    """Number of blocks and width of a run's model, from its config on disk or on the hub."""
-    trusted = config.trust_remote_code
-    try:
-        place, options = config_source(config.model)
-        # Explicit: transformers otherwise asks at the terminal whether to run the model's code.
-        read = AutoConfig.from_pretrained(
-            place, revision=config.revision, trust_remote_code=trusted, **options
-        ).get_text_config()
-        return int(read.num_hidden_layers), int(read.hidden_size)
-    except UserError:
-        raise
-    except Exception as error:  # a config that makes no sense ends in any error
-        raise unreadable(config.model, error, trusted=trusted) from error
 
 
 def plan_rows(plan: Plan) -> list[dict[str, str]]:
