@@ -244,10 +244,8 @@ def one_mechanism(s: float, rho: float, *, seed: int = 0) -> Readings:
 
 
 def rows(readings: Readings, mode: Mode) -> dict:
-    table = layers_table(
-        pathways_table(readings, dataset="made", modes=(mode,)), model="m", resamples=10
-    )
-    return {row.pathway: row for row in records(table)}
+    table = layers_table(pathways_table(readings, dataset="made"), model="m", resamples=10)
+    return {row.pathway: row for row in records(table) if row.mode == mode}
 
 
 @pytest.mark.parametrize(("s", "rho"), [(3, 0.9), (3, 0.5)])

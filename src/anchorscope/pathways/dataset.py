@@ -35,7 +35,6 @@ from anchorscope.pathways.power import SHARES, WORLDS, deciding_power, power
 from anchorscope.pathways.strict_tables import strict_row
 from anchorscope.probes.folds import Labelled
 from anchorscope.probes.probe_set import Readings
-from anchorscope.records import MODES, Mode
 from anchorscope.run_folder.states import StateBank
 from anchorscope.stats.intervals import Draws
 
@@ -78,15 +77,14 @@ def pathway_tables(inputs: DatasetInputs, spread: Spread) -> Tables:
         strict_row, readings, inputs.bank, config=config, covariates=inputs.answers.covariates
     )
     parts = [
+        partial(_group_tables, inputs),
         partial(probes_table, readings, **names, seed=config.seed, resamples=config.resamples),
         partial(controls_table, readings, **names, delta=config.delta),
-        *(partial(_mode_tables, inputs, mode) for mode in MODES),
         *(partial(of_layer, layer) for layer in readings.layer_numbers),
     ]
-    probes, controls, *rest = spread("pathways", parts)
-    by_mode, rows = rest[: len(MODES)], rest[len(MODES) :]
+    groups, probes, controls, *rows = spread("pathways", parts)
     return {
-        **{n: pd.concat([tables[n] for tables in by_mode], ignore_index=True) for n in by_mode[0]},
+        **groups,
         "probes": probes,
         "controls": controls,
         "strict": pd.DataFrame([{**names, **row} for row in rows]),
@@ -156,14 +154,12 @@ def _sets_of_folds(inputs: DatasetInputs, spread: Spread) -> list[FoldBand]:
     return [folds for folds in sets if folds is not None]
 
 
-def _mode_tables(inputs: DatasetInputs, mode: Mode) -> Tables:
-    """The tables of a mode: each sample's group by layer, ΔP of the groups, and the control's."""
+def _group_tables(inputs: DatasetInputs) -> Tables:
+    """The tables of each sample's group by layer, of ΔP of the groups, and of the control's."""
     config, readings = inputs.config, inputs.readings
 
     def grouped(readings: Readings) -> tuple[pd.DataFrame, pd.DataFrame]:
-        rows = pathways_table(
-            readings, dataset=inputs.answers.dataset, modes=(mode,), grouping=config.grouping
-        )
+        rows = pathways_table(readings, dataset=inputs.answers.dataset, grouping=config.grouping)
         layers = layers_table(
             rows,
             model=inputs.model,

@@ -122,7 +122,6 @@ def pathways_table(
     readings: Readings,
     *,
     dataset: str,
-    modes: tuple[Mode, ...] = MODES,
     grouping: str = "per-layer",
 ) -> pd.DataFrame:
     """One row per question, layer and mode: table_columns.PATHWAYS.
@@ -131,7 +130,7 @@ def pathways_table(
     """
     questions, layers = len(readings.ids), readings.layers
     frames = []
-    for mode in modes:
+    for mode in MODES:
         roles = ROLES[mode]
         clean = readings.of(roles.effect)
         columns = {
