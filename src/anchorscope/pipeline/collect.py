@@ -36,7 +36,7 @@ from anchorscope.run_folder.states import shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import RunView
 
-COLLECTED = ("detectors",)  # the pieces of evidence in a folder for detectors
+COLLECTED = "detectors"  # the piece of evidence in a folder for detectors
 
 
 def collect(
@@ -76,15 +76,14 @@ def _finish(run: Run) -> None:
 
 def collected_passes(config: Config) -> list[Intervention]:
     """The interventions whose passes detectors need."""
-    more = (cut for name in COLLECTED for cut in piece_of(name).passes(config))
-    return [knockout_of(config), *more]
+    return [knockout_of(config), *piece_of(COLLECTED).passes(config)]
 
 
 def _read(run: Run, model: Any) -> None:
     """Read the answers, states and outputs that detectors need."""
     with open_reader(run, model) as reader:
         read_states(run, reader, collected_passes(run.config))
-        read_pieces(run, reader, COLLECTED)
+        read_pieces(run, reader, [COLLECTED])
 
 
 ROWS = 256  # rows of the user's that are read and stored together
