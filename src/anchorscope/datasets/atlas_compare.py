@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from anchorscope.datasets.atlas import City, Country, Element, cities, countries, elements
+from anchorscope.datasets import atlas as table
+from anchorscope.datasets.atlas import City, Country, Element
 from anchorscope.datasets.source import Source
 from anchorscope.datasets.text import digest
 from anchorscope.records import Question, Shot
@@ -73,11 +74,11 @@ ELEMENTS = {
 
 def make() -> list[Question]:
     """Make all questions of the set, kind by kind."""
-    known = [city for city in cities() if city.population >= KNOWN]
+    known = [city for city in table.cities() if city.population >= KNOWN]
     return [
         *_compared("cities", 104, known, CITIES),
-        *_compared("countries", 36, countries(), COUNTRIES),
-        *_compared("elements", 22, elements(), ELEMENTS),
+        *_compared("countries", 36, table.countries(), COUNTRIES),
+        *_compared("elements", 22, table.elements(), ELEMENTS),
     ]
 
 
