@@ -16,7 +16,7 @@ from anchorscope.pathways.effects import (
     pathways_table,
     probes_table,
 )
-from anchorscope.probes.readings import Readings
+from anchorscope.probes.probe_set import Readings
 from anchorscope.run_folder.table_columns import FINDINGS, SPANS, STRICT
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.claims import claims_of
