@@ -6,8 +6,7 @@ import pytest
 import torch
 from kit.architectures import DECODERS, build
 from kit.held import CLOSE, largest_difference, outcome_of
-from kit.tiny import tiny_tokenizer
-from kit.versions import older
+from kit.tiny import older, tiny_tokenizer
 
 from anchorscope.engine.check import check_model
 from anchorscope.errors import UserError

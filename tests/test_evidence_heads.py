@@ -11,28 +11,19 @@ from kit.planted import (
     HEAD,
     made,
     planted_probe,
-    random_probe,
 )
 
-from anchorscope.engine.batches import Budget
-from anchorscope.engine.decode import grow_trunk
-from anchorscope.engine.interventions import Intervention
-from anchorscope.engine.interventions import positions_of as marked
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.read import read_rows, row_for
 from anchorscope.evidence.detectors import p_true, read_p_true, true_or_false_prompt
 from anchorscope.evidence.heads import (
-    HeadSet,
     by_other_half,
     choose_questions,
-    one_by_one,
     read_heads,
-    sweep,
     top_sets,
 )
 from anchorscope.evidence.pieces import PromptMaker
 from anchorscope.evidence.saliency import read_saliency
-from anchorscope.evidence.shards import Shards, evidence_name, prefix_of
+from anchorscope.evidence.shards import Shards, evidence_name
 from anchorscope.models.prompts import make_prompt
 from anchorscope.pathways.effects import delta_p
 from anchorscope.run_folder.store import Store
@@ -60,28 +51,6 @@ def test_the_sweep_finds_the_planted_head(planted):
     assert mean["block", BLOCK, -1] < -30 and abs(mean["block", 2, -1]) < 5
     assert mean["top4", 0, -4] < -30
     assert (table["layer"] == 4).all() and (table["dataset"] == "made").all()
-
-
-def test_all_heads_of_some_blocks_are_the_knockout_of_these_blocks(tiny):
-    """Against windows: the block alone at layer k, and all blocks together."""
-    samples = [made(tiny, 0, "tea"), made(tiny, 1, "a boat", answer="go", wrong=True)]
-    heads = tiny.lm.config.num_attention_heads
-    every = tuple((b, h) for b in range(1, tiny.blocks + 1) for h in range(heads))
-    sets = [*one_by_one([2], heads), HeadSet(block=0, head=-99, set="all", heads=every)]
-    probe = random_probe(tiny, samples, layer=2)
-    with Lease(tiny) as lease:
-        prefix = prefix_of(lease, samples)
-        table = sweep(lease, prefix, samples, {s.id: sets for s in samples}, probe)
-        prompts = [s.prompt_ids for s in samples]
-        trunk = grow_trunk(lease, prefix, prompts).trunk
-        for cut, name in (("single", "block"), ("cumulative", "all")):
-            intervention = Intervention(name=cut, layers=cut)
-            rows = [row_for(trunk, marked(s), n, intervention) for n, s in enumerate(samples)]
-            for batch, states in read_rows(lease, trunk, rows, budget=Budget(1000)):
-                ids = [samples[row.number].id for row in batch]
-                full = probe.logits(ids, states).numpy()
-                ours = table[table["set"] == name].set_index("id")["logit_knockout"][ids]
-                np.testing.assert_allclose(ours, full, atol=2e-3)
 
 
 def test_top_sets_are_ranked_on_the_questions_given():

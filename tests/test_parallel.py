@@ -18,10 +18,6 @@ from anchorscope.errors import UserError
 from anchorscope.parallel import in_parallel
 
 
-def test_results_come_in_the_order_of_the_items() -> None:
-    assert in_parallel(lambda n: (n * n, n), range(5), workers=2) == [(n * n, n) for n in range(5)]
-
-
 def test_workers_follow_the_caller_to_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -34,12 +30,6 @@ def test_workers_follow_the_caller_to_another_folder(
         read = in_parallel(lambda _: (os.getpid(), Path("here.txt").read_text()), [0, 1], workers=2)
         assert {text for _, text in read} == {name}
         assert os.getpid() not in {process for process, _ in read}
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_work_is_elsewhere_only_where_there_are_several(workers):
-    found = in_parallel(lambda _: os.getpid(), range(4), workers=workers)
-    assert (os.getpid() in found) == (workers == 1)
 
 
 def test_a_worker_starts_no_workers():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kit.versions import older
+from kit.tiny import older
 from scipy.special import expit
 from scipy.stats import binomtest, bootstrap
 from sklearn.linear_model import LogisticRegression

@@ -162,19 +162,6 @@ def test_another_format_is_refused(tmp_path):
         Store.open(tmp_path, IDENTITY)
 
 
-@pytest.mark.parametrize("text", [b"[1]", b"\xff\xfe", b'{"host": 7', b'{"bytes": "x"}'])
-def test_a_damaged_marker_or_owner_file_counts_as_missing(tmp_path, text):
-    store = Store.open(tmp_path, IDENTITY)
-    store.write("a", lambda file: file.write(b"x"))
-    for name in ("markers/a.json", "owner.json"):
-        (tmp_path / name).write_bytes(text)
-    again = Store.open(tmp_path, IDENTITY)
-    assert not again.has("a")
-    with again.owned():
-        again.write("a", lambda file: file.write(b"x"))
-    assert again.has("a")
-
-
 def test_a_row_of_a_sample_has_every_field_of_its_question_and_its_answer():
     question = Question(
         id="d:1", dataset="d", text="Who?", answers=("A", "b"), subjects=("x",), popularity=3.0

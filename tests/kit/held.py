@@ -13,7 +13,7 @@ from anchorscope.engine.check import check_model
 from anchorscope.engine.interventions import KNOCKOUT, NEUTRAL, QUESTION, Intervention
 from anchorscope.models import Model
 from kit.engine_samples import PREFIX, SAMPLES, cut_of, engine_states
-from kit.plain_scores import Change, plain_scores
+from kit.plain import Change, plain_scores, plain_states
 
 CLOSE = 1e-3  # of the largest value of a layer: a wrong mask differs a hundred times as much
 BETA = 1.5
@@ -53,13 +53,7 @@ def largest_difference(model: Model) -> float:
 
 def _plain(model: Model, intervention: Intervention, inside=lambda block: True) -> Tensor:
     """Reference states [sample, layer, width] of a knockout in some blocks."""
-    cut = cut_of(SAMPLES, intervention)
-    return torch.stack(
-        [
-            plain_scores(model, s.ids, lambda q, k, n=n: cut(n, 1, q, k), Change(), inside)
-            for n, s in enumerate(SAMPLES)
-        ]
-    )
+    return plain_states(model, [s.ids for s in SAMPLES], cut_of(SAMPLES, intervention, inside))
 
 
 def _by_score(model: Model) -> list[float]:

@@ -1,32 +1,44 @@
-"""Reference for interventions: stock attention, whole prompts, masks edited in hooks.
+"""Reference for interventions: scores or weights are changed at the softmax of stock attention.
 
-Independent of the engine on purpose: the model builds its own mask (a float, a boolean, or none
-at all), and a hook on each attention removes the edges from it.
+Independent of the engine and of the doctor on purpose. Each row goes through stock eager attention
+alone, without padding, while torch's softmax is patched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from anchorscope.models import Model
 
+Edge = Callable[[int, int], bool]  # query position, key position
 Cut = Callable[[int, int, int, int], bool]  # row, block from 1, query position, key position
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change to some attention edges of every block."""
+
+    added: float = -math.inf  # to their scores
+    post: bool = False  # instead their weights are multiplied by its exponential
+    heads: frozenset[tuple[int, int]] | None = None  # (block from 1, head from 0); None is all
 
 
 def plain_states(
     model: Model,
     rows: Sequence[Sequence[int]],
     cut: Cut = lambda row, block, query, key: False,
-    *,
-    attention: str = "eager",
-    side: str = "left",
 ) -> Tensor:
     """States [row, layer, width] after every block at each row's last token."""
-    return _plain_pass(model, rows, cut, attention, side)[0]
+    passes = [_plain_pass(model, row, partial(cut, n), Change())[0] for n, row in enumerate(rows)]
+    return torch.stack(passes)
 
 
 def plain_logits(
@@ -35,34 +47,37 @@ def plain_logits(
     cut: Cut = lambda row, block, query, key: False,
 ) -> list[Tensor]:
     """The logits [token, vocabulary] at every position of each row."""
-    return _plain_pass(model, rows, cut, "eager", "left")[1]
+    return [_plain_pass(model, row, partial(cut, n), Change())[1] for n, row in enumerate(rows)]
+
+
+def plain_scores(model: Model, row: Sequence[int], edge: Edge, change: Change) -> Tensor:
+    """States [layer, width] after every block at the row's last token, edges changed in all."""
+    return _plain_pass(model, row, lambda block, query, key: edge(query, key), change)[0]
 
 
 def _plain_pass(
-    model: Model, rows: Sequence[Sequence[int]], cut: Cut, attention: str, side: str
-) -> tuple[Tensor, list[Tensor]]:
-    width = max(len(row) for row in rows)
-    pads = [width - len(row) for row in rows]
-    left = [pad if side == "left" else 0 for pad in pads]
-    ids, mask = torch.zeros(len(rows), width, dtype=torch.long), torch.zeros(len(rows), width)
-    for number, row in enumerate(rows):
-        ids[number, left[number] : left[number] + len(row)] = torch.tensor(list(row))
-        mask[number, left[number] : left[number] + len(row)] = 1
-    last = torch.tensor([left[n] + len(row) - 1 for n, row in enumerate(rows)])
-    at = (mask.cumsum(1) - 1).clamp(min=0).long()
+    model: Model, row: Sequence[int], cut: Callable[[int, int, int], bool], change: Change
+) -> tuple[Tensor, Tensor]:
+    """The states of the last token and the logits of every one."""
+    size = range(len(row))
+    edges = [
+        torch.tensor([[k < q and cut(block, q, k) for k in size] for q in size])
+        for block in range(1, model.blocks + 1)
+    ]
     kept: list[Tensor] = []
+    running = _Running(edges, change)
     before = model.lm.config._attn_implementation
-    model.lm.set_attn_implementation(attention)
     with ExitStack() as stack, torch.no_grad():
-        stack.callback(model.lm.set_attn_implementation, before)
-        for number, module in enumerate(model.parts.attentions):
-            hook = _mask_hook(number + 1, cut, left, [len(row) for row in rows], width)
-            stack.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
-        for block in model.parts.blocks:
-            stack.callback(block.register_forward_hook(_keep(kept, last)).remove)
-        out = model.lm(input_ids=ids, attention_mask=mask, position_ids=at, use_cache=False)
-    logits = [out.logits[n, left[n] : left[n] + len(row)] for n, row in enumerate(rows)]
-    return torch.stack(kept, dim=1), logits
+        _eager(model, "eager")
+        stack.callback(_eager, model, before)
+        for number, block in enumerate(model.parts.blocks):
+            begin = block.register_forward_pre_hook(running.begin(number + 1))
+            stack.callback(begin.remove)
+            stack.callback(block.register_forward_hook(_keep(kept)).remove)
+        stack.enter_context(running.instead())
+        out = model.lm(input_ids=torch.tensor([list(row)]), use_cache=False)
+    assert running.seen == list(range(1, model.blocks + 1)), "a block showed no softmax, or two"
+    return torch.stack(kept), out.logits[0]
 
 
 def eager_mass(model: Model, ids: Sequence[int]) -> tuple[float, ...]:
@@ -75,28 +90,72 @@ def eager_mass(model: Model, ids: Sequence[int]) -> tuple[float, ...]:
     return tuple(torch.stack([w[0, :, -1].mean(0) for w in out.attentions]).mean(0).tolist())
 
 
-def _keep(kept: list[Tensor], last: Tensor):
+def _eager(model: Model, name: str) -> None:
+    # Set directly: some models that look at it refuse to have it set.
+    for config in {
+        id(m.config): m.config for m in model.lm.modules() if hasattr(m, "config")
+    }.values():
+        config._attn_implementation_internal = name
+
+
+def _keep(kept: list[Tensor]):
     def hook(module, args, output):
-        hidden = output[0] if isinstance(output, tuple | list) else output
-        kept.append(hidden[torch.arange(len(last)), last])
+        kept.append((output[0] if isinstance(output, tuple | list) else output)[0, -1])
 
     return hook
 
 
-def _mask_hook(block: int, cut: Cut, left: list[int], lengths: list[int], width: int):
-    def hook(module, args, kwargs):
-        mask = kwargs["attention_mask"]
-        if mask is None:  # causal and nothing else
-            mask = torch.ones(width, width, dtype=torch.bool).tril()[None, None]
-        mask = mask.expand(len(left), -1, -1, -1).clone()
-        # A token attends to itself: this shows whether True in a boolean mask allows or forbids.
-        sees = mask[0, 0, left[0], left[0]]
-        gone = ~sees if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
-        for row, start in enumerate(left):
-            edges = [(q, k) for q in range(lengths[row]) for k in range(q) if cut(row, block, q, k)]
-            if edges:
-                queries, keys = (torch.tensor(ends) + start for ends in zip(*edges, strict=True))
-                mask[row, :, queries, keys] = gone
-        return args, {**kwargs, "attention_mask": mask}
+class _Running:
+    """Patch torch's softmax while a model runs, and track which block calls it."""
 
-    return hook
+    def __init__(self, edges: list[Tensor], change: Change) -> None:
+        self.edges, self.change = edges, change  # edges [query, key] of each block
+        self.block, self.seen, self.within = 0, [], False
+
+    def begin(self, block: int):
+        def hook(module, args):
+            self.block = block
+
+        return hook
+
+    @contextmanager
+    def instead(self) -> Iterator[None]:
+        places = [(torch, "softmax"), (functional, "softmax"), (Tensor, "softmax"),
+                  (torch, "logsumexp"), (Tensor, "logsumexp")]  # fmt: skip
+        own = [(module, name, getattr(module, name)) for module, name in places]
+        try:
+            for module, name, function in own:
+                setattr(module, name, self._changed(function, sums=name == "logsumexp"))
+            yield
+        finally:
+            for module, name, function in own:
+                setattr(module, name, function)
+
+    def _changed(self, function, *, sums: bool):
+        def changed(scores, *args, **kwargs):
+            size = len(self.edges[0])
+            keys = scores.shape[-1] - size  # 1 where there is an attention sink
+            if self.within or scores.dim() != 4 or scores.shape[-2] != size or keys not in (0, 1):
+                return function(scores, *args, **kwargs)
+            hit = functional.pad(self._edges(scores.shape[1]), (0, keys)).to(scores.device)
+            if not self.change.post:
+                scores = torch.where(hit, scores + self.change.added, scores)
+            self.within = True  # torch's functions call one another
+            out = function(scores, *args, **kwargs)
+            self.within = False
+            if sums:
+                return out
+            self.seen.append(self.block)
+            return (
+                torch.where(hit, out * math.exp(self.change.added), out)
+                if self.change.post
+                else out
+            )
+
+        return changed
+
+    def _edges(self, heads: int) -> Tensor:
+        """The edges that change in this block, bool [1, head, query, key]."""
+        chosen = self.change.heads
+        hit = [chosen is None or (self.block, h) in chosen for h in range(heads)]
+        return self.edges[self.block - 1] & torch.tensor(hit)[None, :, None, None]

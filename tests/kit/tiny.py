@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
+from packaging.version import Version
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM as Auto
 from transformers import (
@@ -73,3 +75,8 @@ def save_tiny(folder: Path, architecture: str = "llama") -> Path:
 def replaced(lm: torch.nn.Module) -> list[str]:
     """The class names of the modules whose `forward` is replaced."""
     return [type(m).__name__ for m in lm.modules() if "forward" in m.__dict__]
+
+
+def older(package: str, than: str) -> bool:
+    """Whether the installed release comes before this one."""
+    return Version(version(package)) < Version(than)
