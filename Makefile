@@ -68,7 +68,7 @@ test-slow: setup
 
 # Numbers once more as an older processor rounds them.
 test-avx2: setup
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 $(WORKERS) \
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 $(WORKERS) --dist load \
 		tests/test_engine_exact.py tests/test_probes_probe.py tests/test_stats_entities.py \
 		tests/test_engine_check.py::test_every_architecture_is_understood
 

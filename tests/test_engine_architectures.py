@@ -45,7 +45,7 @@ def test_refused_with_the_reason(kind):
 
 
 @pytest.mark.slow  # some, with the short pack of a run; scripts/architectures.py: all
-@pytest.mark.parametrize("kind", DECODERS[::16])
+@pytest.mark.parametrize("kind", DECODERS[::24])
 def test_no_decoder_is_accepted_and_wrong(kind):
     try:
         lm = build(kind)

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kit.evidence_fixture import without_pictures
 from kit.rivers import anchorscope_in, contents, finish, half_right, main_in, rivers
 
 from anchorscope.config import Config
@@ -31,7 +32,8 @@ def place(tmp_path_factory) -> Path:
     """The model, 48 questions, and the run of one undisturbed process: `alone`."""
     place = rivers(tmp_path_factory.mktemp("spread"))
     half_right(place, 48)
-    main_in(place, *RUN, "--out", "alone")
+    with without_pictures():
+        main_in(place, *RUN, "--out", "alone")
     return place
 
 
@@ -91,7 +93,8 @@ def test_a_killed_rank_changes_no_file(place):
     finish(command(place, "ranks", *ranks[0]))
     assert not (place / "ranks/samples.parquet").exists()
     assert len(list((place / "ranks/answers").iterdir())) == 6
-    main_in(place, *RUN, "--out", "ranks")
+    with without_pictures():
+        main_in(place, *RUN, "--out", "ranks")
     assert same(place, "ranks")
     assert "--rank" not in (place / "ranks/run.json").read_text()
 
