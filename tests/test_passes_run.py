@@ -13,7 +13,7 @@ from kit.rivers import stored_states
 
 from anchorscope.answers.prompted import prompts_of, retest_prompts
 from anchorscope.datasets.source import GENERAL_AGAIN
-from anchorscope.evidence.output import associated_table, output_table
+from anchorscope.evidence.stored import associated_table, output_table
 from anchorscope.models import Model, load_model
 from anchorscope.records import Question, QuestionSet
 from anchorscope.run_folder.table_columns import OUTPUT, OUTPUT_ROWS

@@ -117,7 +117,7 @@ class DecodedAnswer:
 
     token_ids: tuple[int, ...]
     log_probs: tuple[float, ...]  # of each token, when it was chosen
-    first_entropy: float  # nats, of the distribution of the first token, if it has none as well
+    first_entropy: float  # nats, of the first token's distribution; also where it has no token
     finished: bool  # False where it was cut at the token limit
     entropies: tuple[float, ...] = ()  # nats, of each token's distribution; earlier runs: none
 
