@@ -88,7 +88,7 @@ def retest_prompts(
     return prompts_of(model, again, spans, style=style, shots=shots, wording=RETEST)
 
 
-def common_prefix(prompts: Sequence[Prompted]) -> tuple[int, ...]:
+def common_prefix(prompts: Sequence[Prompted | Sample]) -> tuple[int, ...]:
     """The tokens shared in front of every question: the worked examples, no question's token."""
     lost = [p.question.id for p in prompts if not p.question_tokens]
     if lost:

@@ -13,15 +13,9 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from anchorscope.answers.prompted import common_prefix
 from anchorscope.engine.batches import Budget, in_batches
-from anchorscope.engine.decode import (
-    GrownTrunk,
-    Prefix,
-    Trunk,
-    grow_trunk,
-    read_prefix,
-    shared_prefix,
-)
+from anchorscope.engine.decode import GrownTrunk, Prefix, Trunk, grow_trunk, read_prefix
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.transfer import to_host
 from anchorscope.probes.probe_set import ProbeSet
@@ -115,8 +109,7 @@ def readable(samples: Sequence[Sample], held_out: HeldOut | None) -> list[Sample
 
 def prefix_of(lease: Lease, samples: Sequence[Sample]) -> Prefix:
     """Compute the shared prefix of these samples' prompts, which ends before the question."""
-    stop = min(sample.question_tokens[0] for sample in samples)
-    return read_prefix(lease, shared_prefix([sample.prompt_ids for sample in samples], stop=stop))
+    return read_prefix(lease, common_prefix(samples))
 
 
 def over_prompts(

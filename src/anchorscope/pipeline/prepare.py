@@ -150,8 +150,7 @@ def prepare(run: Run, lease: Lease) -> list[Shard]:
             shards += cut_into_shards(
                 prompts, questions.name, size, first=len(shards), retest=again
             )
-        found = [prompt.spans for shard in shards for prompt in shard.prompts]
-        table = spans_table([question for each in run.sets for question in each], found)
+        table = spans_table([question for each in run.sets for question in each])
         run.store.write("tables/spans.csv", partial(table.to_csv, index=False))
     return shards
 

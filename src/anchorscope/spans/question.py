@@ -127,15 +127,13 @@ def _first_found(question: Question) -> QuestionSpans:
     return QuestionSpans(id=question.id, finder="all", spans=())
 
 
-def spans_table(questions: Sequence[Question], found: Sequence[QuestionSpans] = ()) -> pd.DataFrame:
-    """Tabulate how far the finders without a model agree, by dataset; reuse the spans `found`."""
+def spans_table(questions: Sequence[Question]) -> pd.DataFrame:
+    """Tabulate how far the finders without a model agree, by dataset."""
     finders: tuple[Finder, ...] = ("given", "rules", "all")
-    by_finder = {}
-    for name in finders:
-        spans = {each.id: each.spans for each in found if each.finder == name}
-        others = [question for question in questions if question.id not in spans]
-        by_finder[name] = spans | {q.id: q.spans for q in find_spans(others, finder=name)}
-    return agreement(questions, by_finder)
+    found = {name: find_spans(questions, finder=name) for name in finders}
+    return agreement(
+        questions, {name: {q.id: q.spans for q in spans} for name, spans in found.items()}
+    )
 
 
 def agreement(
