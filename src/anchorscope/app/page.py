@@ -56,7 +56,7 @@ class Step(BaseModel):
     question: str
     dataset: str
     about: str | None = None  # the question is asked about this subject instead
-    cut: list[int] | None = None  # positions of tokens; None: the run's own choice
+    cut: tuple[int, ...] | None = None  # positions of tokens; None: the run's own choice
     neutral: bool = True
     answer_only: bool = True
     patch: bool = False  # `subject` put into the question, the same answer after it
@@ -72,17 +72,13 @@ class Step(BaseModel):
                 "Type another subject to put into the question, or switch that change off."
             )
         return Choices(
-            cut=self.only_cut().cut,
+            cut=self.cut,
             neutral=self.neutral,
             answer_only=self.answer_only,
             subject=self.subject if self.patch else "",
             window=self.window or None,
             heads=heads_in(self.heads),
         )
-
-    def only_cut(self) -> Choices:
-        """The chosen tokens and no other choice."""
-        return Choices(cut=None if self.cut is None else tuple(self.cut))
 
 
 @dataclass
@@ -144,7 +140,7 @@ class AppState:
         try:
             return panel(inspector.read(answer, step.choices(), mode=step.mode), live=True)
         except UserError as error:
-            plain = inspector.read(answer, step.only_cut(), mode=step.mode)
+            plain = inspector.read(answer, Choices(cut=step.cut), mode=step.mode)
             return message(str(error)) + panel(plain, live=True)
 
     def _answer(
