@@ -327,3 +327,32 @@ BAD_LISTS = [
 @pytest.mark.parametrize(("data", "message"), BAD_LISTS)
 def test_bad_lists(data: list, message: str) -> None:
     assert mistake(data) == message
+
+
+# --- The real datasets, where they lie beside the checkout ---
+
+
+FOLDER = Path(__file__).parents[2] / "shared" / "datasets"
+REAL = {"popqa": "popqa", "triviaqa": "triviaqa", "hotpotqa": "hotpotqa", "nq_open": "nq"}
+
+
+@pytest.mark.skipif(
+    not (FOLDER / "popqa.jsonl.gz").exists(),
+    reason="no folder ../shared/datasets",
+)
+@pytest.mark.parametrize("file", REAL)
+def test_every_row_of_a_real_dataset_is_a_question_or_counted(file: str) -> None:
+    found = load_questions(FOLDER / f"{file}.jsonl.gz")
+    with gzip.open(FOLDER / f"{file}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        rows = {str(row.get("id")): row for row in map(json.loads, lines)}
+    assert found.name == REAL[file]
+    assert len({question.id for question in found}) == len(found)
+    for question in found:
+        assert all(subject in question.text for subject in question.subjects)
+        row = rows.get(question.id.split(":", 2)[2])
+        if file == "popqa":
+            assert row is not None and not row.get("ambiguous")
+            assert question.answers[0] == " ".join(row["answers"][0].split())
+            assert (question.relation, question.popularity) == (row["property"], row["popularity"])
+        if file == "triviaqa" and row and "canonical" in row:
+            assert question.answers[0] == " ".join(row["canonical"].split())
