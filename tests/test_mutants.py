@@ -11,6 +11,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 import mutants  # noqa: E402
 
+mutants.FORKS.set_forkserver_preload(["pytest"])  # the faults of these tests need no more
+
 FAULT = """
 [[mutant]]
 name = "{name}"
