@@ -5,7 +5,7 @@
 # make test   lint, types and all tests but the slow ones
 # make test-slow  the slow ones alone
 # make test-avx2  the tests of numbers as an older x86 processor rounds them
-# make torture  thousands of hostile inputs (tests/torture)
+# make torture  faults in folders, hundreds, and hostile inputs, thousands (tests/torture)
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -61,7 +61,7 @@ test: lint
 	$(WORKERS)
 
 test-all: lint
-	$(WORKERS) -m ""
+	$(WORKERS) -m "not torture"
 
 test-slow: setup
 	$(WORKERS) -m slow
@@ -72,8 +72,9 @@ test-avx2: setup
 		tests/test_engine_exact.py tests/test_probes_probe.py tests/test_stats_entities.py \
 		tests/test_engine_check.py::test_every_architecture_is_understood
 
+# In one process without threads, which forks.
 torture: setup
-	TORTURE=100 $(WORKERS) tests/torture
+	TORTURE=100 OMP_NUM_THREADS=1 LOKY_MAX_CPU_COUNT=1 $(BIN)/python -m pytest tests/torture -m "" --verbose
 
 clean:
 	rm -rf .venv .cache runs site

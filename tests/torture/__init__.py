@@ -1,1 +1,1 @@
-"""Hostile inputs by grammars: a few in every test run, thousands in `make torture`."""
+"""Attempts to break anchorscope: real commands with faults, and hostile inputs; `make torture`."""
