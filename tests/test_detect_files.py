@@ -128,6 +128,20 @@ def test_a_warning_is_trained_where_the_run_kept_the_question_and_saved_with_it(
     assert "reads the question alone" in (tmp_path / "detector" / "README.md").read_text()
 
 
+@pytest.mark.parametrize("rare", [0, 1])
+def test_an_outcome_is_on_its_side_of_one_half_however_rare_a_class_is(tmp_path, rare):
+    world = plain(n=600, strength=0.7)
+    kept = world.take((world.z != rare) | (np.arange(600) % 5 == 0))
+    run = RunView.open(write_run(tmp_path / "run", [kept]))
+    trained = Detector.train(run, method="probe", folds=3, resamples=100)
+    assert trained.threshold < 0.4 if rare else trained.threshold > 0.6  # separates them best
+    low, high = trained.band
+    assert low <= 0.5 <= high
+    between = 0.45 if rare else 0.55
+    assert trained.outcome(between)[0] == "cannot say"
+    assert trained.outcome(low)[0] == "right" and trained.outcome(high + 0.01)[0] == "wrong"
+
+
 def test_too_few_answers_are_counted(tmp_path):
     folder = write_run(tmp_path / "few", [plain(n=24)])
     with pytest.raises(UserError, match="24 answers are too few to train a detector on: 60 are"):

@@ -231,8 +231,8 @@ class Detector:
         if probability <= low:
             return "right", ""
         return "cannot say", (
-            f"its probability {probability:.2f} is between {low:.2f} and {high:.2f}, where other "
-            "training answers would have put the threshold on either side"
+            f"its probability {probability:.2f} is between {low:.2f} and {high:.2f}, near one half "
+            "or where other training answers would have put the threshold on either side"
         )
 
     def score_of(self, material: Material) -> tuple[np.ndarray, np.ndarray]:

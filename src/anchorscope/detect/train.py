@@ -90,6 +90,9 @@ def train(
     threshold, promise = best_threshold(held_out, answers.z), None
     entity = np.array(answers.entities)
     low, high = threshold_band(held_out, answers.z, entity=entity, seed=answers.seed)
+    # Where most answers are wrong (or right), the threshold separates them far from 0.5; even so no
+    # answer is called right that is likelier wrong, or the reverse.
+    low, high = min(low, 0.5), max(high, 0.5)
     if aside is not None and risk is not None:
         probability = line.probability(fitted.decision_function(aside))
         far = distance.place(aside.layer("clean", distance.layer)) >= FAR
