@@ -154,6 +154,9 @@ def test_a_warning_reads_the_question_alone(tiny_llama):
         want = 1 / (1 + math.exp(-(0.2 * (state @ coef.astype(float) + 0.3) - 0.1)))
         assert one.probability == pytest.approx(want, abs=2e-3)
         assert one.flagged == (one.probability > 0.5) and one.detector == detector.id
+        high = replace(detector, pre_answer=replace(probe, threshold=1.0))
+        unsure = high.warn(tiny_llama, question)
+        assert unsure.outcome == ("cannot say" if one.probability > 0.5 else "right")
         alone = detector.warn(tiny_llama, question)
         assert alone.probability == pytest.approx(one.probability, abs=2e-4)
     with pytest.raises(UserError, match="no warning before the answer"):

@@ -223,17 +223,7 @@ class Detector:
 
     def outcome(self, probability: float, distance: float = np.nan) -> tuple[Outcome, str]:
         """The conclusion about an answer with this probability of being wrong, and a reason."""
-        low, high = self.band or (self.threshold, self.threshold)
-        if reason := far_reason(distance):
-            return "cannot say", reason
-        if probability > high:
-            return "wrong", ""
-        if probability <= low:
-            return "right", ""
-        return "cannot say", (
-            f"its probability {probability:.2f} is between {low:.2f} and {high:.2f}, near one half "
-            "or where other training answers would have put the threshold on either side"
-        )
+        return _conclude(probability, self.band or (self.threshold, self.threshold), distance)
 
     def score_of(self, material: Material) -> tuple[np.ndarray, np.ndarray]:
         """Score and calibrated probability of each answer of the material, [question] each."""
@@ -512,12 +502,13 @@ class Detector:
             distances = probe.distance.place(states)
         out = []
         for text, chance, far in zip(question, probe.probability(states), distances, strict=True):
-            reason, outcome = far_reason(far), "wrong" if chance > probe.threshold else "right"
+            band = min(probe.threshold, 0.5), max(probe.threshold, 0.5)
+            outcome, reason = _conclude(float(chance), band, far)
             out.append(
                 Warned(
                     question=text,
                     probability=float(chance),
-                    outcome="cannot say" if reason else outcome,
+                    outcome=outcome,
                     reason=reason,
                     threshold=probe.threshold,
                     distance=float(far),
@@ -543,6 +534,23 @@ class Detector:
             check_made_for(self.model, model)
             bound = found[dataset] = bind(model, self.prompt, self.examples, dataset)
         return bound
+
+
+def _conclude(
+    probability: float, band: tuple[float, float], distance: float
+) -> tuple[Outcome, str]:
+    """The outcome of a probability of being wrong, and the reason where it is "cannot say"."""
+    low, high = band
+    if reason := far_reason(distance):
+        return "cannot say", reason
+    if probability > high:
+        return "wrong", ""
+    if probability <= low:
+        return "right", ""
+    return "cannot say", (
+        f"its probability {probability:.2f} is between {low:.2f} and {high:.2f}, near one half "
+        "or where other training answers would have put the threshold on either side"
+    )
 
 
 def _with_sentences(one: LocatedAnswer, entities: Sequence[ScoredSpan]) -> tuple[ScoredSpan, ...]:
