@@ -160,7 +160,7 @@ def test_every_reader_of_a_model_is_told_whether_its_code_may_run():
                 readers += 1
                 names = {item.arg or getattr(item.value, "id", "") for item in node.keywords}
                 assert names & (passed_on | {"trust_remote_code"}), (file, node.lineno)
-    assert readers >= 7
+    assert readers >= 6
 
 
 def test_floors_lie_above_the_known_holes():

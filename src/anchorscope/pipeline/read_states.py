@@ -225,7 +225,9 @@ class Worker:
             return
         prefix = self.retest_prefix = self._shared(self.retest_prefix, shard.retest_prefix)
 
-        rows = prefix.rows_within(self.budget.trunk, room=_longest(chosen, prefix))
+        rows = prefix.rows_within(
+            self.budget.trunk, room=_longest(chosen, prefix), segmented=self.lease.fused
+        )
         for batch, trunk in self._batches(chosen, prefix, partial(self._regrow, prefix), rows):
             positions = [retest_positions(by_id[p.question.id], p) for p in batch]
             self._intervene(trunk, positions, passes, blocks)

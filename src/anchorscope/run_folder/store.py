@@ -110,6 +110,7 @@ class Store:
                             with suppress(UserError):
                                 self.remote.remove(RUN)
                     raise
+                remove_partials(self.root)  # of workers that were killed meanwhile
         finally:
             for folder in self._made:
                 with suppress(OSError):  # not empty, as after every successful run

@@ -343,7 +343,7 @@ def _check_far(model: Model, limit: float) -> Check:
 
     def first_row(other: range) -> Tensor:
         at = torch.tensor([[*near], [*other]], device=model.device)
-        memory = GrowingCache(model.blocks, len(own))
+        memory = GrowingCache(model.blocks, len(own), segmented=lease.fused)
         return lease.run(ids, Layout(at, at, prefix_length=0), memory).states[0]
 
     with Lease(model) as lease:
