@@ -11,9 +11,9 @@ where its old text is not found exactly once, or where the tests fail without an
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,20 +27,6 @@ ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_suffix(".toml")
 LONGEST = 900  # seconds for the tests of one mutant
 ALL_PASSED, SOME_FAILED = 0, 1  # exit codes of pytest; with others the tests did not run
-# Tests run in forks of a process that has imported what takes seconds and no mutant changes.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(
-    [
-        "pytest",
-        "hypothesis",
-        "torch",
-        "transformers.models.llama.modeling_llama",
-        "pandas",
-        "sklearn.linear_model",
-        "scipy.stats",
-        "pyarrow.parquet",
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -80,27 +66,14 @@ def read_table(file: Path) -> list[Mutant]:
 
 def run_tests(root: Path, source: Path, tests: Sequence[str]) -> tuple[int, str]:
     """Run these tests on the package under `source`; return pytest's exit code and output."""
-    with tempfile.NamedTemporaryFile("r", errors="replace") as log:
-        process = FORKS.Process(target=run_pytest, args=(root, source, tests, log.name))
-        process.start()
-        process.join(LONGEST)
-        if process.exitcode is None:
-            process.kill()
-            raise TimeoutError
-        return process.exitcode, log.read()
-
-
-def run_pytest(root: Path, source: Path, tests: Sequence[str], log: str) -> None:
-    """Run these tests in this process, which has the libraries loaded, and end it."""
-    with open(log, "w") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    os.chdir(root)
-    os.environ["PYTHONPATH"] = str(source)  # of processes that tests start
-    sys.path.insert(0, str(source))
-    import pytest
-
-    sys.exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-m", "", *tests]))
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    command += ["-m", "slow or not slow", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    done = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, timeout=LONGEST
+    )
+    return done.returncode, done.stdout + done.stderr
 
 
 def try_mutant(root: Path, mutant: Mutant) -> Outcome:
@@ -115,7 +88,7 @@ def try_mutant(root: Path, mutant: Mutant) -> Outcome:
         file.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
         try:
             code, output = run_tests(root, source, mutant.tests)
-        except TimeoutError:
+        except subprocess.TimeoutExpired:
             return Outcome(mutant, False, f"NO END: its tests took more than {LONGEST} s")
     seconds = time.monotonic() - begun
     if code == SOME_FAILED:
@@ -146,13 +119,6 @@ def main(words: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--tests-pass", action="store_true", help="the tests were run just before")
     options = parser.parse_args(words)
-    for name in (
-        "OMP_NUM_THREADS",
-        "TRITON_INTERPRET",
-        "HF_HUB_OFFLINE",
-        "PYTHONDONTWRITEBYTECODE",
-    ):
-        os.environ.setdefault(name, "1")  # before torch is imported
     mutants = read_table(options.table)
     if unknown := set(options.names) - {mutant.name for mutant in mutants}:
         parser.error(f"no mutant is called {', '.join(sorted(unknown))}")

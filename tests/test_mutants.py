@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "scripts"))
-import mutants  # noqa: E402
-
-mutants.FORKS.set_forkserver_preload(["pytest"])  # the faults of these tests need no more
-
 FAULT = """
 [[mutant]]
 name = "{name}"
@@ -21,6 +17,17 @@ old = "{old}"
 new = "{new}"
 tests = ["test_sums.py::{test}"]
 """
+
+
+@pytest.fixture(scope="module")
+def mutants():
+    spec = importlib.util.spec_from_file_location("mutants", ROOT / "scripts" / "mutants.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mutants"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["mutants"]
 
 
 @pytest.fixture
@@ -48,9 +55,8 @@ def checkout(tmp_path) -> Path:
     ],
 )
 def test_exit_code_and_words_say_what_became_of_a_fault(
-    checkout, capsys, monkeypatch, fault, code, words
+    mutants, checkout, capsys, fault, code, words
 ):
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # it then starts in a moment
     table = checkout / "faults.toml"
     table.write_text(FAULT.format(name="one", new="a * b", **fault))
     before = {file: file.read_bytes() for file in checkout.rglob("*.py")}
@@ -59,7 +65,7 @@ def test_exit_code_and_words_say_what_became_of_a_fault(
     assert {file: file.read_bytes() for file in checkout.rglob("*.py")} == before
 
 
-def test_every_fault_of_the_table_can_be_put_back_and_names_tests_that_are_there():
+def test_every_fault_of_the_table_can_be_put_back_and_names_tests_that_are_there(mutants):
     for mutant in mutants.read_table(mutants.TABLE):
         assert mutant.file.startswith("src/") and mutant.stale(ROOT) == "", mutant.name
         assert mutant.new != mutant.old and mutant.tests, mutant.name
