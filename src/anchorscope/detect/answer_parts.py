@@ -6,7 +6,8 @@ Code is skipped. No gold answer is used.
 A detector learns from short answers that its model wrote. The words around an entity, or another
 way to write it, move its state as much as an error does. So a given answer with one entity is read
 as that entity alone, directly behind the prompt: "Paris", "Paris.", "**Paris**" and "It is Paris."
-are the same answer, and get the same score.
+are the same answer, and get the same score. Where other words are around the entity, the answer may say
+something else of it, and it is read in its place.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from anchorscope.answers.generate import answer_offsets
-from anchorscope.answers.judge import is_abstention, judge
+from anchorscope.answers.judge import FUNCTION, NEGATORS, NO, is_abstention, judge
+from anchorscope.answers.normalise import plain
 from anchorscope.models import Model
 from anchorscope.records import Answer, Span
 from anchorscope.spans.answer import ABBREVIATION, COPULA, SENTENCE_END, answer_span
@@ -42,6 +44,14 @@ _MARK = re.compile(r"\s*(?:[-*+•]\s+|\d{1,3}[.)]\s+|#{1,6}\s+|>\s*)*")
 _NAME = re.compile(
     r"[^\W\da-z_][\w’'-]*(?:\s+(?:(?:of|the|de|la|von|van)\s+)*[^\W\da-z_][\w’'-]*)*|\d(?:[\d.,]*\d)?"
 )
+
+# What denies an entity, and what may be around a single one beside the question's own words.
+_DENIALS = NEGATORS | NO | {"but", "doubt", "hardly", "unlikely", "wrong"}
+_IDLE = (FUNCTION - _DENIALS) | {
+    "absolutely", "answer", "believe", "certainly", "correct", "course", "happy", "help", "here",
+    "ok", "okay", "right", "sure", "thing", "think", "yep", "yes",
+}  # fmt: skip
+_LABEL = re.compile(r'"[^"\n]*"\s*:|```[\w+-]*')  # keys of JSON, languages of code fences
 
 
 class Sentence(NamedTuple):
@@ -103,11 +113,7 @@ class LocatedAnswer:
 def locate_answer(
     model: Model, question: str, answer: Answer, *, every: bool = False
 ) -> LocatedAnswer:
-    """Find the entity of an answer as a run does, or `every` entity; no gold answer is used.
-
-    The answer counts as read in the training form if its only entity begins it, since no later word
-    changes that entity's state.
-    """
+    """Find the entity of an answer as a run does, or `every` entity; no gold answer is used."""
     offsets, found = answer_offsets(model, answer), []
     for sentence, spans in answer_parts(answer.text, question=question, every=every):
         for span in spans:
@@ -118,21 +124,25 @@ def locate_answer(
         answer=answer,
         entities=tuple(found),
         text=answer.text,
-        as_trained=len(found) == 1 and found[0].span.start == 0,
     )
 
 
 def single_entity(text: str, *, question: str, every: bool) -> SingleEntity | None:
     """The entity of a given answer; None if there is none, or with `every` more than one.
 
-    None too where the answer does not claim it: the judge, with the entity as the gold answer, does
-    not call it right ("It was not written by Bacon", "-3.5" whose entity is 3.5).
+    None too where the answer may not claim it: where other words than the question's and function
+    words are around it, or one that denies, or where the judge, with the entity as the gold answer,
+    does not call the answer right ("-3.5", whose entity is 3.5).
     """
     parts = answer_parts(text, question=question, every=every)
     found = [(sentence, span) for sentence, spans in parts for span in spans]
     if len(found) != 1:
         return None
     sentence, span = found[0]
+    around = f"{text[: span.start]} {text[span.stop :]}"
+    added = {*plain(_LABEL.sub(" ", around)).split()} - {*plain(question).split()} - _IDLE
+    if added or _DENIALS & {*plain(text).split()} - {*plain(question).split()}:
+        return None
     if judge(text, [text[span.start : span.stop]], question=question) != "right":
         return None
     return SingleEntity(answer=text, sentence=sentence, span=span)

@@ -16,7 +16,12 @@ import numpy as np
 from anchorscope.answers.generate import Answerer
 from anchorscope.answers.judge import is_abstention
 from anchorscope.answers.normalise import plain
-from anchorscope.detect.answer_parts import LocatedAnswer, locate_answer, unknown_answer
+from anchorscope.detect.answer_parts import (
+    LocatedAnswer,
+    locate_answer,
+    single_entity,
+    unknown_answer,
+)
 from anchorscope.detect.calibration import Calibration, Promise
 from anchorscope.detect.card import model_card
 from anchorscope.detect.kinds import AUTO, Probes
@@ -324,13 +329,14 @@ class Detector:
         # Of several spellings of an answer the likelier one counts.
         reads = self.method.reads_tokens or len({task.number for task in tasks}) < len(tasks)
         if self.method.samples_ and tasks:
-            prompts = [task.prompt_ids for task in tasks]
+            prompted = list({task.number: task for task in tasks}.values())
             with Lease(answerer.model) as lease:
                 every = sample_answers(
-                    lease, answerer, prefix_of, prompts, [task.question for task in tasks],
-                    samples=self.method.samples_, temperature=self.method.temperature_, seed=0,
+                    lease, answerer, prefix_of, [task.prompt_ids for task in prompted],
+                    [task.question for task in prompted], samples=self.method.samples_,
+                    temperature=self.method.temperature_, seed=0,
                 )  # fmt: skip
-            for task, (answers, _) in zip(tasks, every, strict=True):
+            for task, (answers, _) in zip(prompted, every, strict=True):
                 drawn[task.number] = SampledAnswers(texts=tuple(one.text for one in answers))
         for batch in read_answers(
             answerer, prefix_of, tasks, token_log_probs=reads, on_token=on_token
@@ -371,7 +377,10 @@ class Detector:
         tasks: list[Task] = []
         answers = answer or [None] * len(question)
         for number, (text, given) in enumerate(zip(question, answers, strict=True)):
-            bound.checked_prompt(text, room=None if given is None else 0)
+            prompt = bound.checked_prompt(text, room=None if given is None else 0)
+            if given is None:
+                tasks.append(Task(number=number, question=text, prompt_ids=prompt.ids))
+                continue
             exchange = Exchange(question=text, answer=given)
             for task in tasks_of(bound.model, bound, exchange, number, every=False):
                 own = len(task.answer_ids)
@@ -478,6 +487,9 @@ class Detector:
         located = locate_answer(
             cast(Model, SimpleNamespace(tokenizer=tokenizer)), question, answer, every=True
         )
+        single = single_entity(answer.text, question=question, every=True)
+        begins = single is not None and single.span.start == 0  # no later word changes its state
+        located = replace(located, as_trained=begins)
         places = [entity.tokens[-1] for entity in located.entities]
         kept = states[places].astype(np.float16).astype(np.float32)  # as a run folder keeps them
         return self.score_located([located], kept)[0]

@@ -209,11 +209,10 @@ def _write(
     listener = None if on_token is None else numbered
     done = answerer.answer(lease, prefix, ids, prompts, on_token=listener)
     answers = [
-        replace(
-            locate_answer(answerer.model, task.question, answer, every=task.every), as_trained=True
-        )
+        locate_answer(answerer.model, task.question, answer, every=task.every)
         for task, answer in zip(batch, done.answers, strict=True)
     ]
+    answers = [replace(one, as_trained=len(one.entities) == 1) for one in answers]
     places = [(n, entity.tokens[-1]) for n, one in enumerate(answers) for entity in one.entities]
     row, token = np.array(places, dtype=np.int64).reshape(-1, 2).T.tolist()
     return answers, done.states[row, token]

@@ -229,8 +229,8 @@ def unreadable(given: str, error: Exception, *, trusted: bool) -> UserError:
     )
     if not trusted and "trust_remote_code" in str(error):  # transformers has no type for it
         advice = (
-            "Read that code first. To run it, give --trust-remote-code to `run`, `study`, "
-            "`doctor` or `detect collect`, or trust_remote_code=True to load_model."
+            "Read that code first. To run it, give --trust-remote-code (trust_remote_code=True in "
+            "Python); commands without that option never do."
         )
     meant = did_you_mean(given, WEIGHTS)
     return UserError(f"The model '{given}' could not be loaded: {in_a_line(error)} {advice}{meant}")
