@@ -6,8 +6,8 @@ Code is skipped. No gold answer is used.
 A detector learns from short answers that its model wrote. The words around an entity, or another
 way to write it, move its state as much as an error does. So a given answer with one entity is read
 as that entity alone, directly behind the prompt: "Paris", "Paris.", "**Paris**" and "It is Paris."
-are the same answer, and get the same score. Where other words are around the entity, the answer may say
-something else of it, and it is read in its place.
+are the same answer, and get the same score. Where other words are around the entity, the answer may
+say something else of it, and it is read in its place.
 """
 
 from __future__ import annotations
