@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["LOKY_MAX_CPU_COUNT"] = "1"  # each world has one core
 
 import argparse
 import csv
@@ -53,6 +54,7 @@ RESULTS = (
 COLUMNS = (*KEYS, "planted", "seed", *RESULTS, "seconds")
 
 SIZES = ((32, 400), (576, 1500), (576, 400), (32, 1500))
+LARGE = ((1536, 1500), (32, 5000), (576, 5000))
 NULLS: list[Setting] = [
     {"world": "one-mechanism"}, {"world": "noise"}, {"world": "no-effect"}, {"world": "shift"},
     {"world": "continuum"}, {"world": "skewed"}, {"world": "forgetting"}, {"world": "heavy-tails"},
@@ -89,7 +91,7 @@ LOSSES = {  # beliefs that half the samples lose, by the size of the run: hardly
 }
 
 
-def queue(seeds: int) -> Iterator[dict[str, Any]]:
+def queue(seeds: range) -> Iterator[dict[str, Any]]:
     """Yield jobs, the most important first: every setting with one seed, then with the next."""
 
     def sized(settings: list[Setting], size: tuple[int, int], planted: int) -> list[Setting]:
@@ -110,8 +112,9 @@ def queue(seeds: int) -> Iterator[dict[str, Any]]:
         *sized(PARTS, SIZES[0], 0),
         *(job for size in SIZES for job in sized(losses(size)[3:], size, WORLDS)),
     ]
-    for stage in (first, second):
-        for seed in range(seeds):
+    third = [job for size in LARGE for job in sized([*NULLS, *PATHWAYS[:3]], size, 0)]
+    for stage in (first, second, third):
+        for seed in seeds:
             yield from ({**DEFAULTS, **job, "seed": seed} for job in stage)
 
 
@@ -129,9 +132,9 @@ LAWS: list[Setting] = [
 ]
 
 
-def queue_on_states(folder: Path, seeds: int) -> Iterator[dict[str, Any]]:
+def queue_on_states(folder: Path, seeds: range) -> Iterator[dict[str, Any]]:
     """Yield jobs that plant laws on the clean states of each dataset of a run."""
-    for seed in range(seeds):
+    for seed in seeds:
         for dataset in RunView.open(folder).datasets:
             name = f"{folder.resolve()}:{dataset}"
             samples, _, width = opened(name).states["clean"].shape
@@ -360,6 +363,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--raw", type=Path, default=ROOT / "runs" / "worlds.csv")
     parser.add_argument("--seeds", type=int, default=40)
+    parser.add_argument("--first", type=int, default=0, help="the first seed of this machine")
     parser.add_argument("--procs", type=int, default=os.cpu_count())
     parser.add_argument("--limit", type=float, default=float("inf"), help="seconds")
     parser.add_argument("--only", default="", help="such as world=noise,width=32")
@@ -369,9 +373,8 @@ def main() -> None:
     if options.table:
         return write_tables(options.raw)
     only = dict(part.split("=") for part in options.only.split(",") if part)
-    jobs = (
-        queue_on_states(options.states, options.seeds) if options.states else queue(options.seeds)
-    )
+    seeds = range(options.first, options.first + options.seeds)
+    jobs = queue_on_states(options.states, seeds) if options.states else queue(seeds)
     chosen = (job for job in jobs if all(str(job[key]) == only[key] for key in only))
     measure(chosen, options.raw, procs=options.procs, limit=options.limit)
 
