@@ -80,7 +80,7 @@ def test_log_probs_of_given_answers_are_the_models_from_one_pass(architecture):
 def test_the_logits_of_long_answers_are_held_a_part_at_a_time(tiny_llama, monkeypatch):
     detector = make(tiny_llama, "sum-log-prob")
     want = detector.score(tiny_llama, QUESTIONS, answer=GIVEN[:4])
-    monkeypatch.setattr("anchorscope.detect.read_answers.LOGITS", 300 * 8)
+    monkeypatch.setattr("anchorscope.engine.read._LOGITS", 300 * 8)
     with Counted(tiny_llama) as seen:
         parts = detector.score(tiny_llama, QUESTIONS, answer=GIVEN[:4])
     assert seen.passes == 1 + 3  # 8 tokens a pass or one answer: "?" and "R", "Rome", the long

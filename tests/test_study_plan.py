@@ -124,7 +124,7 @@ def test_plan_prints_the_cost_of_each_model(cli, tmp_path: Path) -> None:
         ("id,right\nx:1,1\n", "has no verdict on any of the 3 questions"),
         ("id,right\nx:1,maybe\n", "Row 1 of v.csv: 'maybe' is no verdict. Accepted: 1, true or"),
         ("id,right\nx:1,1\nx:1,0\n", "Row 2 of v.csv has the id 'x:1' a second time"),
-        ("id,score\nx:1,1\n", "lacks an id or a verdict"),
+        ("id,score\nx:1,1\n", "Row 1 of v.csv lacks a verdict"),
     ],
 )
 def test_mistakes_in_verdicts_are_one_sentence(tmp_path: Path, text: str, words: str) -> None:

@@ -78,6 +78,9 @@ class Config:
     )
     shots: int = _result(4, "Worked examples in front of the question, 0 to 4.", least=0, most=4)
     max_tokens: int = _result(16, "Tokens an answer may have.", least=1, most=100_000)
+    answers: str | None = _result(
+        None, "A file (id, answer or token_ids) of answers to read; the model writes none."
+    )
     verdicts: str | None = _result(None, "A file (id, right) whose verdicts replace the judge's.")
     reuse: str | None = _other(
         None,

@@ -120,11 +120,12 @@ class DecodedAnswer:
     first_entropy: float  # nats, of the first token's distribution; also where it has no token
     finished: bool  # False where it was cut at the token limit
     entropies: tuple[float, ...] = ()  # nats, of each token's distribution; earlier runs: none
+    off_greedy: int = 0  # tokens of a given answer that were not the likeliest
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(DecodedAnswer):
-    """The model's own greedy answer, token by token."""
+    """The model's own greedy answer, or a given one, token by token."""
 
     id: str
     text: str  # the first line as written, white space stripped

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from torch.nn.utils.rnn import pad_sequence
+
 from anchorscope.answers.generate import Answered, answer_offsets
+from anchorscope.answers.given import GivenAnswer, unread_answer
 from anchorscope.answers.judge import judge
 from anchorscope.datasets.text import digest
-from anchorscope.engine.decode import shared_prefix
+from anchorscope.engine.decode import Prefix, shared_prefix
 from anchorscope.engine.interventions import CAUGHT, RETESTED
-from anchorscope.engine.read import Block
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.read import Block, read_given
 from anchorscope.engine.transfer import HostCopy, to_device
 from anchorscope.errors import UserError
 from anchorscope.models import Model
-from anchorscope.models.prompts import RETEST, USUAL, Prompt, Wording, make_prompts
+from anchorscope.models.prompts import RETEST, USUAL, Prompt, Wording, answer_tokens, make_prompts
 from anchorscope.records import Answer, Question, QuestionSet, Sample, Span, Verdict
 from anchorscope.spans.answer import answer_span, kind_of_answer
 from anchorscope.spans.characters import content_words, tokens_of
@@ -32,6 +36,7 @@ class Prompted:
     exact_question: tuple[int, ...]  # E_Q
     content_tokens: tuple[int, ...] = ()  # the question's content words, those of E_Q included
     verdict: Verdict | None = None  # on the answer, where a file gives it
+    given: Answer | None = None  # where a file gives it
 
 
 def prompts_of(
@@ -42,12 +47,38 @@ def prompts_of(
     style: str,
     shots: int,
     wording: Wording = USUAL,
+    given: Mapping[str, GivenAnswer] | None = None,
 ) -> list[Prompted]:
-    """Make the prompt, token positions and entity of each question, in the set's order."""
+    """Make the prompt, token positions and entity of each question, in the set's order.
+
+    Where answers are `given`, by question id, each question has its own, behind its prompt.
+    """
     texts = [question.text for question in questions]
     examples = questions.shots[:shots]
     prompts = make_prompts(model, texts, shots=examples, style=style, wording=wording)
-    return [locate(*each) for each in zip(questions, spans, prompts, strict=True)]
+    found = [locate(*each) for each in zip(questions, spans, prompts, strict=True)]
+    if not given:
+        return found
+    special = style == "text"
+    return [
+        replace(one, given=_behind(model, prompt, one.question.id, given[one.question.id], special))
+        for one, prompt in zip(found, prompts, strict=True)
+    ]
+
+
+def _behind(model: Model, prompt: Prompt, id: str, given: GivenAnswer, special: bool) -> Answer:
+    """A given answer as the tokens behind its prompt; their probabilities are not known yet."""
+    ids = given.token_ids
+    if given.text is not None:
+        ids = answer_tokens(model.tokenizer, prompt.pieces, given.text, special=special)[1]
+    most = model.lm.config.get_text_config().vocab_size
+    if any(token >= most for token in ids):
+        raise UserError(
+            f"The answer to {id} has the token {max(ids)}, and {model.name} knows {most} tokens. "
+            "Give the tokens of its own tokenizer, or the answer as text."
+        )
+    text = model.tokenizer.decode(ids, skip_special_tokens=True)
+    return unread_answer(id, text.strip(), ids)
 
 
 def locate(question: Question, spans: QuestionSpans, prompt: Prompt) -> Prompted:
@@ -173,6 +204,23 @@ def mark_answer(model: Model, prompt: Prompted, answer: Answer) -> Sample:
         property_spans=prompt.spans.property_spans,
         content_tokens=prompt.content_tokens,
     )
+
+
+def read_answers(lease: Lease, prefix: Prefix, batch: Sequence[Prompted]) -> Answered:
+    """Read the given answers of a batch of prompts, in one pass, as if they had been decoded."""
+    given = [prompt.given for prompt in batch if prompt.given is not None]
+    read = read_given(
+        lease,
+        prefix,
+        [prompt.prompt_ids for prompt in batch],
+        [answer.token_ids for answer in given],
+        [range(len(answer.token_ids)) for answer in given],
+        extra_position=[prompt.question_tokens[-1] for prompt in batch],
+    )
+    pairs = zip(given, read.answers, strict=True)
+    answers = tuple(replace(answer, **vars(own)) for answer, own in pairs)
+    states = pad_sequence(list(read.states), batch_first=True)  # [row, token, layer, width]
+    return Answered(answers, states, read.trunk, read.extra)
 
 
 def caught(samples: Sequence[Sample], answered: Answered) -> dict[str, Block]:

@@ -22,7 +22,7 @@ import pandas as pd
 
 from anchorscope.answers.judge import FUNCTION, NEGATORS
 from anchorscope.answers.normalise import plain, words
-from anchorscope.datasets.rows import read_rows
+from anchorscope.datasets.rows import rows_by_id
 from anchorscope.datasets.source import Row
 from anchorscope.errors import UserError, user_path
 from anchorscope.records import Sample, Verdict
@@ -38,20 +38,11 @@ def read_verdicts(path: str | None) -> dict[str, Verdict]:
     """Read a file of verdicts by question id; empty without a file."""
     if path is None:
         return {}
-    file = user_path(path)
-    if not file.is_file():
-        raise UserError(
-            f"There is no file '{path}' with verdicts. Give a .csv or .jsonl file with the columns "
-            "id and right."
-        )
     verdicts: dict[str, Verdict] = {}
-    for number, row in enumerate(read_rows(file), 1):
-        where = f"Row {number} of {file.name}"
-        id = str(row.get("id") or "").strip()
-        if not id or not {"right", "abstained"} & row.keys():
-            raise UserError(f"{where} lacks an id or a verdict. Columns needed: id, right.")
-        if id in verdicts:
-            raise UserError(f"{where} has the id '{id}' a second time. Give each id once.")
+    for number, (id, row) in enumerate(rows_by_id(path, "verdicts", "id and right").items(), 1):
+        where = f"Row {number} of {user_path(path).name}"
+        if not {"right", "abstained"} & row.keys():
+            raise UserError(f"{where} lacks a verdict. Columns needed: id and right.")
         verdicts[id] = _verdict(row, where)
     return verdicts
 

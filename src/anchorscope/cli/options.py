@@ -49,7 +49,8 @@ AsDataset = Annotated[
 # The group of each option in `--help`; the others come before them.
 PANELS = {
     "Questions and answers": (
-        "columns", "skip_bad_rows", "verdicts", "reuse", "prompt", "shots", "max_tokens", "finder",
+        "columns", "skip_bad_rows", "answers", "verdicts", "reuse", "prompt", "shots", "max_tokens",
+        "finder",
     ),
     "Knockout": ("keys", "where", "layers"),
     "Probes and statistics": (

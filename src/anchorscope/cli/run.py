@@ -80,7 +80,7 @@ def analyse(
 
 
 _COLLECT_LEAVES_OUT = {
-    *("reuse", "batch_tokens", *PANELS["Knockout"], *STATISTICS, *PANELS["More results"])
+    *("answers", "reuse", "batch_tokens", *PANELS["Knockout"], *STATISTICS, *PANELS["More results"])
 } - {"seed"}
 
 

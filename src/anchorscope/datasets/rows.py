@@ -20,7 +20,7 @@ from typing import IO, cast
 
 from anchorscope.datasets.columns import Columns, check_columns, drafts
 from anchorscope.datasets.source import Draft, HubPlace, Row, Source
-from anchorscope.errors import UserError, unknown
+from anchorscope.errors import UserError, unknown, user_path
 
 # Words of a file's name that say which part of a dataset it is, not which dataset.
 PARTS = re.compile(
@@ -95,6 +95,30 @@ def read_rows(path: Path) -> list[Row]:
         if isinstance(row, str):
             raise _unreadable(path, f"row {number} {row}")
     return cast("list[Row]", rows)
+
+
+def rows_by_id(path: str, holds: str, columns: str) -> dict[str, Row]:
+    """Read the rows of a file by question id; a UserError for a missing file, or id, or a second.
+
+    `holds` and `columns` say what is in such a file.
+    """
+    file = user_path(path)
+    if not file.is_file():
+        raise UserError(
+            f"There is no file '{path}' with {holds}. Give a .csv or .jsonl file with the columns "
+            f"{columns}."
+        )
+    rows: dict[str, Row] = {}
+    for number, row in enumerate(read_rows(file), 1):
+        id = str(row.get("id") or "").strip()
+        if not id:
+            raise UserError(f"Row {number} of {file.name} lacks an id. Columns needed: {columns}.")
+        if id in rows:
+            raise UserError(
+                f"Row {number} of {file.name} has the id '{id}' a second time. Give each id once."
+            )
+        rows[id] = row
+    return rows
 
 
 def _read(path: Path) -> list[Row | str]:

@@ -15,11 +15,9 @@ from __future__ import annotations
 import json
 import re
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
-
-import numpy as np
 
 from anchorscope.answers.generate import answer_offsets
 from anchorscope.answers.judge import FUNCTION, NEGATORS, NO, is_abstention, judge
@@ -160,18 +158,6 @@ def locate_single(
         entities=(found,) if tokens else (),  # a tokenizer may drop all of its characters
         text=entity.answer,
         as_trained=True,
-    )
-
-
-def unknown_answer(text: str, ids: Sequence[int], number: int) -> Answer:
-    """An answer whose token probabilities are not known."""
-    return Answer(
-        id=str(number),
-        text=text.strip(),
-        token_ids=tuple(ids),
-        log_probs=(np.nan,) * len(ids),
-        first_entropy=np.nan,
-        finished=True,
     )
 
 

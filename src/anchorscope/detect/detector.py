@@ -14,13 +14,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from anchorscope.answers.generate import Answerer
+from anchorscope.answers.given import unread_answer
 from anchorscope.answers.judge import is_abstention
 from anchorscope.answers.normalise import plain
 from anchorscope.detect.answer_parts import (
     LocatedAnswer,
     locate_answer,
     single_entity,
-    unknown_answer,
 )
 from anchorscope.detect.calibration import Calibration, Promise
 from anchorscope.detect.card import model_card
@@ -481,7 +481,7 @@ class Detector:
                 f"{len(token_ids)} numbers, or train with method='probe'."
             )
         text = tokenizer.decode(list(token_ids), skip_special_tokens=True)
-        answer = unknown_answer(text, token_ids, 0)
+        answer = unread_answer("0", text.strip(), token_ids)
         if log_probs is not None:
             answer = replace(answer, log_probs=tuple(map(float, log_probs)))
         located = locate_answer(

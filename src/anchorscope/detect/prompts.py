@@ -20,6 +20,7 @@ from anchorscope.models import Model
 from anchorscope.models.prompts import (
     Prompt,
     PromptPart,
+    answer_tokens,
     has_chat,
     tokenise,
     window_of,
@@ -240,27 +241,12 @@ def tasks_of(
         texts = texts if single is None else single.spellings
     tasks = []
     for text in texts:
-        prompt_ids, ids = _tokens(model.tokenizer, pieces, text or "", special=special)
+        prompt_ids, ids = answer_tokens(model.tokenizer, pieces, text or "", special=special)
         tasks.append(
             Task(number=number, question=question, prompt_ids=prompt_ids, answer=text,
                  answer_ids=() if text is None else ids, every=every, single=single)
         )  # fmt: skip
     return tasks
-
-
-def _tokens(
-    tokenizer: Any, pieces: Sequence[PromptPart], answer: str, *, special: bool
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The tokens of a prompt, and of the answer that follows it."""
-    text = "".join(piece.text for piece in pieces)
-    own = PromptPart(("" if not text or text[-1].isspace() else " ") + answer.strip(), False)
-    prompt, whole = (
-        one.ids for one in tokenise(tokenizer, [[*pieces], [*pieces, own]], special=special)
-    )
-    if whole[: len(prompt)] == prompt:
-        return prompt, whole[len(prompt) :]
-    # The tokenizer merged the answer's first letters into the prompt's last token.
-    return prompt, tokenise(tokenizer, [[own]], special=False)[0].ids
 
 
 def too_long(model: Model, question: str, prompt: int, answer: int) -> str:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from anchorscope.answers.generate import Answerer
+from anchorscope.answers.given import unread_answer
 from anchorscope.detect.answer_parts import (
     LocatedAnswer,
     SingleEntity,
     locate_answer,
     locate_single,
-    unknown_answer,
 )
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.check import require_understood
@@ -29,15 +29,12 @@ from anchorscope.engine.decode import (
     grow_trunk,
     states_bytes,
 )
-from anchorscope.engine.interventions import CLEAN
 from anchorscope.engine.lease import Lease
-from anchorscope.engine.read import Row, lay_out
+from anchorscope.engine.read import read_given
 from anchorscope.engine.transfer import to_host
 from anchorscope.models import Model
 from anchorscope.records import Answer
 
-# Logits held at once: at most 256 MiB of float32, but at least one answer's.
-LOGITS = 1 << 26
 PrefixOf = Callable[[Lease], Prefix]  # tokens that most prompts begin with, read once
 
 
@@ -224,67 +221,20 @@ def _read(
     """Read given answers, each token fed once; optionally with every token's log-probability."""
 
     def located(task: Task) -> LocatedAnswer:
-        answer = unknown_answer(str(task.answer), task.answer_ids, task.number)
+        answer = unread_answer(str(task.number), str(task.answer).strip(), task.answer_ids)
         if task.single is not None:
             return locate_single(task.single, lease.model, task.question, answer)
         return locate_answer(lease.model, task.question, answer, every=task.every)
 
     answers = [located(task) for task in batch]
-    prompts = [task.prompt_ids for task in batch]
-    grown = grow_trunk(lease, prefix, prompts, head=token_log_probs)
-    first = None  # [answer, word]: a prompt's last token gives the answer's first token's logits
-    if grown.last.logits is not None:
-        first = torch.log_softmax(grown.last.logits.float(), dim=-1)
-    limit = None if first is None else LOGITS // first.shape[1]
-    states: dict[int, Tensor] = {}
-    for numbers in _within(limit, [len(one.answer.token_ids) for one in answers]):
-        starts = [(n, len(prompts[n]), answers[n].answer.token_ids) for n in numbers]
-        rows = [
-            Row(n, CLEAN, (), ids, tuple(range(start, start + len(ids))), range(0))
-            for n, start, ids in starts
-        ]
-        tokens, layout, memory = lay_out(lease, grown.trunk, rows)
-        places = [
-            (row, len(ids) - 1 - entity.tokens[-1])
-            for row, (n, _, ids) in enumerate(starts)
-            for entity in answers[n].entities
-        ]
-        place = torch.tensor(places, device=tokens.device, dtype=torch.int64).reshape(-1, 2)
-        # A token's logits predict the token after it, so the last one of a row needs none.
-        needed = torch.ones(len(layout.place), dtype=torch.bool, device=tokens.device)
-        needed[layout.last()] = False
-        before = needed.nonzero()[:, 0]
-        read = lease.run(
-            tokens, layout, memory, head=first is not None and len(before) > 0, logits_at=before,
-            states_at=layout.token_back(place[:, 0], place[:, 1]),
-        )  # fmt: skip
-        assert read.extra is not None
-        counts = [len(answers[n].entities) for n in numbers]
-        states |= dict(zip(numbers, read.extra.split(counts), strict=True))
-        if first is None:
-            continue
-        later: list[list[float]] = [[] for _ in numbers]
-        if read.logits is not None:
-            logits = read.logits.float()
-            chosen = torch.tensor([i for row in rows for i in row.ids[1:]], device=logits.device)
-            found = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(dim=1)
-            later = [part.tolist() for part in found.split([len(row.ids) - 1 for row in rows])]
-        for (n, _, ids), log_probs in zip(starts, later, strict=True):
-            entropy = float(-(first[n].exp() * first[n]).nan_to_num(0.0).sum())
-            own = (float(first[n][ids[0]]), *log_probs)
-            answer = replace(answers[n].answer, log_probs=own, first_entropy=entropy)
-            answers[n] = replace(answers[n], answer=answer)
-    empty = grown.last.states[:0]  # no states where no answer has tokens
-    return answers, torch.cat([empty, *(states[n] for n in sorted(states))])
-
-
-def _within(limit: int | None, tokens: Sequence[int]) -> Iterator[list[int]]:
-    """Group answers into batches of at most `limit` tokens, or one answer; skip empty answers."""
-    batch: list[int] = []
-    for number in (n for n, count in enumerate(tokens) if count):
-        if batch and limit and sum(tokens[n] for n in batch) + tokens[number] > limit:
-            yield batch
-            batch = []
-        batch.append(number)
-    if batch:
-        yield batch
+    read = read_given(
+        lease,
+        prefix,
+        [task.prompt_ids for task in batch],
+        [task.answer_ids for task in batch],
+        [[entity.tokens[-1] for entity in one.entities] for one in answers],
+        head=token_log_probs,
+    )
+    pairs = zip(answers, read.answers, strict=True)
+    answers = [replace(one, answer=replace(one.answer, **vars(own))) for one, own in pairs]
+    return answers, torch.cat(read.states)

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from anchorscope.engine.attention import WeightObserver, WindowSlots
 from anchorscope.engine.batches import Budget, in_batches
-from anchorscope.engine.decode import Trunk, pad_left
+from anchorscope.engine.decode import Prefix, Trunk, grow_trunk, likeliest, pad_left
 from anchorscope.engine.interventions import CLEAN, Intervention, TokenPositions, keys_of, window_of
 from anchorscope.engine.layout import PAD, Edges, ForkedCache, Layout, Stretch, distinct_tokens
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.transfer import HostCopy, to_device
+from anchorscope.records import DecodedAnswer
 
 # --- Rows ---
 
@@ -319,6 +320,7 @@ def _heads(lease: Lease, batch: Sequence[Row]) -> Tensor | None:
 # The columns of an answer's output, in this order.
 COLUMNS = ("log_p_first", "log_p", "rank")
 LOGIT_BYTES = 1 << 30  # of one pass at most: a vocabulary has up to 256,000 entries
+_LOGITS = 1 << 26  # of given answers, held at once: at most 256 MiB of float32, or one answer's
 _AT_ONCE = 256  # contexts whose logits are widened to float32 together
 
 
@@ -366,6 +368,109 @@ def answer_output(logits: Tensor, answers: AnswerTokens, *, rows: int) -> Tensor
         for some, least in zip(context.split(_AT_ONCE), chosen.split(_AT_ONCE), strict=True)
     ]
     return torch.stack([log_p[answers.first], mean, torch.cat(ranks).float()], dim=1)
+
+
+# --- Given answers, read in one pass ---
+
+
+@dataclass(frozen=True)
+class GivenBatch:
+    """A batch of given answers as the model reads them, with chosen states and their trunk."""
+
+    answers: tuple[DecodedAnswer, ...]
+    states: tuple[Tensor, ...]  # of each answer [place, layer, width], on the model's device
+    trunk: Trunk
+    extra: Tensor | None  # [row, layer, width] at the extra position of the prompts, if given
+
+
+def read_given(
+    lease: Lease,
+    prefix: Prefix,
+    prompts: Sequence[Sequence[int]],
+    answers: Sequence[Sequence[int]],
+    places: Sequence[Sequence[int]],
+    *,
+    head: bool = True,
+    extra_position: Sequence[int] | None = None,
+) -> GivenBatch:
+    """Read given answers behind their prompts: each token is fed once, and nothing is decoded.
+
+    States are kept at `places`, tokens counted from the first of their answer. Log-probabilities
+    and entropies are NaN without `head`.
+    """
+    grown = grow_trunk(lease, prefix, prompts, head=head, extra_position=extra_position)
+    # A prompt's last token gives the logits of the answer's first token.
+    first = grown.last.logits
+    limit = None if first is None else _LOGITS // first.shape[1]
+    states = dict.fromkeys(range(len(answers)), grown.last.states[:0])
+    scores = {n: np.full((len(ids), 3), np.nan) for n, ids in enumerate(answers)}
+    for numbers in _within(limit, [len(ids) for ids in answers]):
+        rows = []
+        for n in numbers:
+            at = tuple(range(len(prompts[n]), len(prompts[n]) + len(answers[n])))
+            rows.append(Row(n, CLEAN, (), tuple(answers[n]), at, range(0)))
+        tokens, layout, memory = lay_out(lease, grown.trunk, rows)
+        back = [
+            (row, len(answers[n]) - 1 - place)
+            for row, n in enumerate(numbers)
+            for place in places[n]
+        ]
+        at = torch.tensor(back, device=tokens.device, dtype=torch.int64).reshape(-1, 2)
+        # A token's logits predict the token after it, so the last one of a row needs none.
+        needed = torch.ones(len(layout.place), dtype=torch.bool, device=tokens.device)
+        needed[layout.last()] = False
+        before = needed.nonzero()[:, 0]
+        read = lease.run(
+            tokens, layout, memory, head=head and len(before) > 0, logits_at=before,
+            states_at=layout.token_back(at[:, 0], at[:, 1]),
+        )  # fmt: skip
+        assert read.extra is not None
+        counts = [len(places[n]) for n in numbers]
+        states |= dict(zip(numbers, read.extra.split(counts), strict=True))
+        if first is None:
+            continue
+        firsts = _scored(first[numbers], [answers[n][0] for n in numbers])
+        later = np.empty((0, 3))
+        if read.logits is not None:
+            later = _scored(read.logits, [id for n in numbers for id in answers[n][1:]])
+        ends = np.cumsum([len(answers[n]) - 1 for n in numbers])[:-1]
+        for n, one, others in zip(numbers, firsts, np.split(later, ends), strict=True):
+            scores[n] = np.vstack([one, others])
+    found = tuple(_decoded(ids, scores[n]) for n, ids in enumerate(answers))
+    return GivenBatch(found, tuple(states.values()), grown.trunk, grown.last.extra)
+
+
+def _decoded(ids: Sequence[int], scores: np.ndarray) -> DecodedAnswer:
+    """A given answer by the scores [token, 3] of its tokens, as if it had been decoded."""
+    log_probs, entropies, greedy = scores.T.tolist()
+    return DecodedAnswer(
+        token_ids=tuple(ids),
+        log_probs=tuple(log_probs),
+        first_entropy=entropies[0] if entropies else np.nan,
+        finished=True,
+        entropies=tuple(entropies),
+        off_greedy=greedy.count(0.0),
+    )
+
+
+def _scored(logits: Tensor, ids: Sequence[int]) -> np.ndarray:
+    """Log-probability of each token, entropy, and whether it is the likeliest, [token, 3]."""
+    chosen, log_p, entropy = likeliest(logits)
+    target = to_device(ids, logits.device)
+    own, top = (logits.gather(1, each[:, None])[:, 0].float() for each in (target, chosen))
+    return torch.stack([log_p + own - top, entropy, chosen == target], dim=1).cpu().numpy()
+
+
+def _within(limit: int | None, tokens: Sequence[int]) -> Iterator[list[int]]:
+    """Group answers into batches of at most `limit` tokens, or one answer; skip empty answers."""
+    batch: list[int] = []
+    for number in (n for n, count in enumerate(tokens) if count):
+        if batch and limit and sum(tokens[n] for n in batch) + tokens[number] > limit:
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch
 
 
 # --- States and outputs by pass, copied from the device ---

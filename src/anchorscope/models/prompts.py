@@ -49,6 +49,7 @@ class Prompt:
     ids: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...]  # characters of the whole prompt text
     question: Span  # characters of the question in that text
+    pieces: tuple[PromptPart, ...] = ()  # of the text
 
 
 def make_prompt(model: Model, question: str, *, shots: Sequence[Shot], style: str) -> Prompt:
@@ -83,8 +84,23 @@ def make_prompts(
     for one, parts in zip(coded, pieces, strict=True):
         start = sum(len(part.text) for part in parts[:-2])
         span = Span(start, start + len(parts[-2].text))
-        prompts.append(Prompt(ids=one.ids, offsets=one.offsets, question=span))
+        prompts.append(Prompt(one.ids, one.offsets, span, tuple(parts)))
     return prompts
+
+
+def answer_tokens(
+    tokenizer: Any, pieces: Sequence[PromptPart], answer: str, *, special: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The tokens of a prompt, and of the answer that follows it."""
+    text = "".join(piece.text for piece in pieces)
+    own = PromptPart(("" if not text or text[-1].isspace() else " ") + answer.strip(), False)
+    prompt, whole = (
+        one.ids for one in tokenise(tokenizer, [[*pieces], [*pieces, own]], special=special)
+    )
+    if whole[: len(prompt)] == prompt:
+        return prompt, whole[len(prompt) :]
+    # The tokenizer merged the answer's first letters into the prompt's last token.
+    return prompt, tokenise(tokenizer, [[own]], special=False)[0].ids
 
 
 def _written(

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from anchorscope.answers.generate import Style, settle_style, write_lines
+from anchorscope.answers.given import read_answers_file
 from anchorscope.answers.prompted import (
     Prompted,
     Shard,
@@ -167,9 +168,14 @@ def prompts_by(run: Run, lease: Lease, questions: QuestionSet, finder: Finder) -
     generate = partial(write_lines, lease, max_tokens=24)
     spans = find_spans(questions.questions, finder=finder, generate=generate)
     style = style_of(run, lease).name
-    prompts = prompts_of(lease.model, questions, spans, style=style, shots=run.config.shots)
+    given = read_answers_file(run.config.answers)
+    prompts = prompts_of(
+        lease.model, questions, spans, style=style, shots=run.config.shots, given=given
+    )
+    answers = [p.given.token_ids for p in prompts if p.given is not None]
+    most = max(map(len, answers), default=run.config.max_tokens)
     longest = max((len(prompt.prompt_ids) for prompt in prompts), default=0)
-    check_row(lease.model.lm, lease.model.name, longest + run.config.max_tokens)
+    check_row(lease.model.lm, lease.model.name, longest + most)
     return prompts
 
 

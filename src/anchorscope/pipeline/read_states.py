@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.answers.generate import Answered, Answerer
-from anchorscope.answers.prompted import Prompted, Shard, caught, mark_answer
+from anchorscope.answers.prompted import Prompted, Shard, caught, mark_answer, read_answers
 from anchorscope.config import Config
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import Prefix, Trunk, grow_trunk, read_prefix, states_bytes
@@ -184,18 +184,23 @@ class Worker:
             # The same batches as when answering: a continued run equals an unbroken one.
             if stored is not None:
                 return self._regrow(prefix, batch), None
-            ids = [p.question.id for p in batch]
-            ends = [p.question_tokens[-1] for p in batch]
             prompts = [p.prompt_ids for p in batch]
-            out = self.answerer.answer(self.lease, prefix, ids, prompts, extra_position=ends)
+            if batch[0].given is not None:
+                out = read_answers(self.lease, prefix, batch)
+            else:
+                ids = [p.question.id for p in batch]
+                ends = [p.question_tokens[-1] for p in batch]
+                out = self.answerer.answer(self.lease, prefix, ids, prompts, extra_position=ends)
             self.tokens += sum(len(a.token_ids) - len(prefix) for a in out.answers)
             self.tokens += sum(map(len, prompts))
             return out.trunk, out
 
+        given = [len(p.given.token_ids) for p in shard.prompts if p.given is not None]
+        most = max(given, default=self.answerer.max_tokens)
         rows = prefix.rows_within(
             self.budget.written,
-            room=_longest(shard.prompts, prefix) + self.answerer.max_tokens,
-            beside=states_bytes(self.lease.model, self.answerer.max_tokens),
+            room=_longest(shard.prompts, prefix) + most,
+            beside=states_bytes(self.lease.model, most),
             segmented=self.lease.fused,
         )
         for batch, (trunk, answered) in self._batches(shard.prompts, prefix, answer, rows):

@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from anchorscope.answers.given import answers_hash, read_answers_file, with_answers
 from anchorscope.answers.verdicts import count_verdicts, read_verdicts, verdicts_hash
 from anchorscope.config import Config
 from anchorscope.datasets import load_questions, remarks
@@ -132,14 +133,18 @@ def resolve(
         config = replace(config, data=tuple(names))
     if config.finder == "spacy":
         load_pipeline()  # an error here, where it is missing
+    given = read_answers_file(config.answers)
+    if given:
+        sets = with_answers(sets, given, str(config.answers))
     verdicts = read_verdicts(config.verdicts)
     if verdicts:
         count_verdicts(verdicts, (q.id for each in sets for q in each), str(config.verdicts))
-    # Questions and verdicts count by content: the same file under another path is the same run.
+    # Questions, answers and verdicts count by content: a file under another path is the same.
     identity = config.identity() | {
         "data": names,
         "questions": questions_hash(sets),
         "columns": None,
+        "answers": answers_hash(given),
         "verdicts": verdicts_hash(verdicts),
     }
     return config, sets, identity

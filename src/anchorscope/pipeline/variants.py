@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from anchorscope.answers.given import GivenAnswer
 from anchorscope.answers.prompted import (
     AS_WRITTEN,
     WORDINGS,
@@ -344,7 +345,10 @@ def _shards_again(
             shots=tuple(replace(s, question=rephrasing.apply(s.question)) for s in questions.shots),
         )
         spans = [rephrasing.spans(prompt.spans) for prompt in first]
-        prompts = prompts_of(model, reworded, spans, style=style, shots=run.config.shots)
+        given = {p.question.id: GivenAnswer(token_ids=p.given.token_ids) for p in first if p.given}
+        prompts = prompts_of(
+            model, reworded, spans, style=style, shots=run.config.shots, given=given
+        )
         size = run.store.info["shard"]
         again += cut_into_shards(prompts, questions.name, size, first=len(again))
     return again
