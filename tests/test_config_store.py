@@ -23,7 +23,9 @@ def test_every_field_says_whether_it_changes_results():
 
 def test_identity_holds_exactly_the_fields_that_change_results():
     base = Config()
-    texts = dict.fromkeys(("revision", "adapter", "columns", "verdicts", "reuse", "ray"), "x")
+    texts = dict.fromkeys(
+        ("revision", "adapter", "columns", "answers", "verdicts", "reuse", "ray"), "x"
+    )
     for field in fields(Config):
         value = getattr(base, field.name)
         other = {bool: True, int: 7, float: 0.5, str: "x", tuple: ("x",)}.get(type(value), 7)

@@ -13,7 +13,7 @@ from kit.tiny import tiny_lm, tiny_tokenizer
 from scipy.special import expit
 
 from anchorscope.answers.generate import answer_offsets
-from anchorscope.detect.answer_parts import unknown_answer
+from anchorscope.answers.given import unread_answer
 from anchorscope.detect.calibration import Platt
 from anchorscope.detect.detector import Detector
 from anchorscope.detect.kinds import METHODS
@@ -281,7 +281,7 @@ def test_every_entity_of_a_given_answer_is_scored_in_one_pass(tiny_llama):
     assert all(answer[span.start : span.end] == span.text for span in one.spans)
     exchange = Exchange(question="Who?", answer=answer)
     ids = tasks_of(tiny_llama, detector.bind(tiny_llama), exchange, 0)[0].answer_ids
-    located = unknown_answer(answer, ids, 0)
+    located = unread_answer("0", answer, ids)
     offsets = answer_offsets(tiny_llama, located)
     for span in entities:
         last = tokens_of([(span.start, span.end)], offsets)[-1]
@@ -370,7 +370,7 @@ def with_beliefs(model) -> Detector:
 
 def check_beliefs(model, detector, one, answer_ids) -> None:
     """Belief and pathway of a scored answer against a plain pass over prompt and answer."""
-    answer = unknown_answer(one.answer, answer_ids, 0)
+    answer = unread_answer("0", one.answer, answer_ids)
     span = answer_span(answer.text, question=one.question)
     last = tokens_of([span], answer_offsets(model, answer))[-1]
     prompt = make_prompt(model, one.question, shots=SHOTS, style="text").ids

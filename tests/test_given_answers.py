@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from kit.rivers import HALF, contents, half_right, main_in, rivers, stored_states
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,6 @@ def test_a_models_own_answers_given_as_tokens_make_the_same_run(place):
 
 def test_sampled_answers_of_plain_transformers_are_read_as_it_computes_them(place):
     lm = AutoModelForCausalLM.from_pretrained(place / "model", dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(place / "model")
     torch.manual_seed(1)
     rows, wanted = [], {}
     for id, row in rows_of(place / "own").iterrows():

@@ -41,21 +41,19 @@ def read_answers_file(path: str | None) -> dict[str, GivenAnswer]:
 
 
 def _given(row: Row, where: str) -> GivenAnswer:
-    ids, text = row.get("token_ids"), row.get("answer")
-    if isinstance(ids, str):  # a cell of a .csv file
-        try:
-            ids = json.loads(ids or "null")
-        except ValueError:
-            ids = "no list"
-    if ids is not None:
-        ids = ids.tolist() if isinstance(ids, np.ndarray) else ids
-        whole = isinstance(ids, list) and all(type(id) is int and id >= 0 for id in ids)
-        if not whole:
-            raise UserError(f"{where}: its token_ids are no list of token ids, such as [42, 7].")
-        return GivenAnswer(token_ids=tuple(ids))
-    if not isinstance(text, str):
-        raise UserError(f"{where} lacks an answer. Columns needed: {_COLUMNS}.")
-    return GivenAnswer(text=text)
+    text, ids = row.get("answer"), row.get("token_ids")
+    if ids is None:
+        if not isinstance(text, str):
+            raise UserError(f"{where} lacks an answer. Columns needed: {_COLUMNS}.")
+        return GivenAnswer(text=text)
+    listed = ids.tolist() if isinstance(ids, np.ndarray) else ids  # .parquet has arrays
+    try:
+        listed = json.loads(listed) if isinstance(listed, str) else listed  # a cell of a .csv file
+    except ValueError:
+        listed = None
+    if not isinstance(listed, list) or not all(type(id) is int and id >= 0 for id in listed):
+        raise UserError(f"{where}: its token_ids are no list of token ids, such as [42, 7].")
+    return GivenAnswer(token_ids=tuple(listed))
 
 
 def answers_hash(answers: Mapping[str, GivenAnswer]) -> str | None:

@@ -12,7 +12,7 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
@@ -49,7 +49,7 @@ class Prompt:
     ids: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...]  # characters of the whole prompt text
     question: Span  # characters of the question in that text
-    pieces: tuple[PromptPart, ...] = ()  # of the text
+    pieces: tuple[PromptPart, ...] = field(default=(), compare=False, repr=False)  # of that text
 
 
 def make_prompt(model: Model, question: str, *, shots: Sequence[Shot], style: str) -> Prompt:
