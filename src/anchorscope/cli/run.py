@@ -92,6 +92,10 @@ def collect(
         str | None,
         option("Your own rows with messages, prompt or question, answer and label: a file, or -."),
     ] = None,
+    states: Annotated[
+        str | None,
+        option("A folder of states that vLLM wrote for these answers; none are computed."),
+    ] = None,
     samples: Annotated[
         int | None, option("Answers sampled for each question, for detectors that compare them.")
     ] = None,
@@ -107,13 +111,15 @@ def collect(
     from anchorscope.pipeline.collect import add_samples, check_sampling, collect_answers
     from anchorscope.pipeline.collect import collect as collect_states
 
+    if states is not None and answers is None:
+        raise UserError("--states needs the rows that the states are of: give --answers as well.")
     if samples is not None:
         check_sampling(samples, temperature)
         if config.rank is not None:
             raise UserError("--samples needs all answers: leave out --rank, when all are there.")
     with Bar() as bar:
         if answers is not None:
-            folder = collect_answers(answers, out=out, config=config, progress=bar)
+            folder = collect_answers(answers, out=out, config=config, states=states, progress=bar)
         else:
             folder = collect_states(out=out, config=config, progress=bar)
         if samples is not None:

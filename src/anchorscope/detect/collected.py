@@ -11,7 +11,7 @@ import pandas as pd
 
 from anchorscope.answers.generate import Answerer
 from anchorscope.detect.prompts import Exchange, common_prefix, tasks_of, too_long
-from anchorscope.detect.read_answers import read_answers, sample_answers
+from anchorscope.detect.read_answers import StatesFolder, read_answers, sample_answers
 from anchorscope.detect.rows import exchange_of, is_right
 from anchorscope.evidence.shards import Shards, evidence_name
 from anchorscope.models import Model
@@ -47,8 +47,12 @@ def read_rows(
     questions: Sequence[Question],
     given: Sequence[tuple[Exchange, bool]],
     note: Callable[[str], None],
+    folder: StatesFolder | None = None,
 ) -> None:
-    """Read and store one shard of own rows; rows without an entity are not usable."""
+    """Read and store one shard of own rows; rows without an entity are not usable.
+
+    With a `folder` their states are taken from it, and nothing goes through the model.
+    """
     tasks = [
         task
         for place, (exchange, _) in enumerate(given)
@@ -62,9 +66,12 @@ def read_rows(
             note(f"{question.id} is left out: {reason}")
     fitting = [task for task, reason in zip(tasks, reasons, strict=True) if not reason]
     samples, states = {}, {}
-    for batch in read_answers(
-        Answerer(model, max_tokens=1), common_prefix(fitting), fitting, token_log_probs=True
-    ):
+    if folder is None:
+        prefix, answerer = common_prefix(fitting), Answerer(model, max_tokens=1)
+        batches = read_answers(answerer, prefix, fitting, token_log_probs=True)
+    else:
+        batches = folder.read(fitting)
+    for batch in batches:
         ends = np.cumsum([len(one.entities) for one in batch.answers])
         for place, one, end in zip(batch.numbers, batch.answers, ends, strict=True):
             task, question, (_, right) = tasks[place], questions[place], given[place]
@@ -83,6 +90,9 @@ def read_rows(
             )
             if entity:
                 states[place] = batch.clean[end - 1].astype(np.float16)
+    for task in fitting if folder is not None else ():
+        if task.number not in samples:
+            note(f"{questions[task.number].id} is left out: no file has its tokens and states")
     shape = (len(states), model.blocks, model.parts.width)
     stacked = np.array([states[n] for n in sorted(states)], dtype=np.float16).reshape(shape)
     ids = [samples[n].id for n in sorted(states)]

@@ -55,6 +55,8 @@ class PerAnswer(Method):
         self.reads_tokens, self.extra_passes = reads_tokens, extra_passes
 
     def lacks(self, material: Material) -> str:
+        if reason := super().lacks(material):
+            return reason
         missing = int(np.isnan(self.decision_function(material)).sum())
         return f"{self.name} is missing for {missing} answers" if missing else ""
 
@@ -95,12 +97,14 @@ class Columns(Method):
 class TokenFeatures(Columns):
     """Logistic regression on statistics of token log-probability and entropy, and the length."""
 
+    reads_tokens = True
+
     def __init__(self) -> None:
         super().__init__("token features", _token_statistics, text_only=False)
 
     def lacks(self, material: Material) -> str:
         if all(len(text.entropies) == len(text.log_probs) for text in material.texts):
-            return ""
+            return super().lacks(material)
         return "the entropy of each token was not kept (collect again)"
 
 
@@ -233,7 +237,9 @@ class Probes(Method):
         self.name, self.size, self.states, self.single = name, size, states, size == 1
 
     def lacks(self, material: Material) -> str:
-        return "" if material.has(self.states) else f"there are no states of '{self.states}'"
+        if not material.has(self.states):
+            return f"there are no states of '{self.states}'"
+        return super().lacks(material)
 
     def decision_function(self, material: Material) -> np.ndarray:
         """The mean logit of each answer, [question]."""

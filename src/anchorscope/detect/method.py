@@ -49,7 +49,10 @@ class Method(BaseEstimator):
 
     def lacks(self, material: Material) -> str:
         """The reason why the detector cannot use the material; empty if it can."""
-        return ""
+        unknown = self.reads_tokens and any(
+            not text.log_probs or np.isnan(text.log_probs).any() for text in material.texts
+        )
+        return "how likely the tokens were is not known" if unknown else ""
 
     def fit(self, material: Material, y: None = None) -> Method:
         """Choose, calibrate and train the detector on the material."""

@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from anchorscope.detect.answer_parts import (
 )
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.check import require_understood
+from anchorscope.engine.check.states import read_states_file, states_files
 from anchorscope.engine.decode import (
     OnToken,
     Prefix,
@@ -32,6 +34,7 @@ from anchorscope.engine.decode import (
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.read import read_given
 from anchorscope.engine.transfer import to_host
+from anchorscope.errors import UserError
 from anchorscope.models import Model
 from anchorscope.records import Answer
 
@@ -100,6 +103,57 @@ def read_answers(
                 rows=rows if written else None,
             ):
                 yield batch
+
+
+class StatesFolder:
+    """States that another program wrote, a file an answer, found by the tokens of its prompt.
+
+    The files are those of vLLM's hidden-states connector: `token_ids` of prompt and answer, which
+    may lack the last one, and `hidden_states` [token, layer, width] after every block.
+    """
+
+    def __init__(self, folder: str | Path, model: Model) -> None:
+        self.model, self.folder = model, folder
+        self._files = {file: read_states_file(model, file)[0] for file in states_files(folder)}
+
+    def read(self, tasks: Sequence[Task]) -> Iterator[AnswerBatch]:
+        """The answers whose tokens are in a file, one a batch; no log-probabilities are known."""
+        prompts = {task.prompt_ids for task in tasks}
+        answers: dict[tuple[int, ...], list[tuple[tuple[int, ...], Path]]] = {}
+        for file, ids in self._files.items():
+            for length in {len(prompt) for prompt in prompts}:
+                if ids[:length] in prompts:
+                    answers.setdefault(ids[:length], []).append((ids[length:], file))
+        for task in tasks:
+            for ids, file in answers.get(task.prompt_ids, ()):
+                whole = self._answer_tokens(ids, task)
+                if whole and (batch := self._batch(task, whole, file)) is not None:
+                    yield batch
+                    break
+
+    def _answer_tokens(self, ids: tuple[int, ...], task: Task) -> tuple[int, ...]:
+        """All tokens of the task's answer, of which `ids` may lack the last; empty if others."""
+        if ids == task.answer_ids[: len(ids)] and len(task.answer_ids) - len(ids) <= 1:
+            return task.answer_ids
+        # The program's tokens need not be those that the tokenizer would choose for the text.
+        text = self.model.tokenizer.decode(ids, skip_special_tokens=True)
+        return ids if text.strip() == str(task.answer).strip() else ()
+
+    def _batch(self, task: Task, ids: tuple[int, ...], file: Path) -> AnswerBatch | None:
+        """The answer with its entities' states; None where the file lacks one of them."""
+        answer = unread_answer(str(task.number), str(task.answer).strip(), ids)
+        answer = replace(answer, log_probs=())  # not known, which is no NaN on disk
+        one = locate_answer(self.model, task.question, answer, every=task.every)
+        states = read_states_file(self.model, file)[1][:, -self.model.blocks :]
+        if states.shape[1] != self.model.blocks:
+            raise UserError(
+                f"{file} holds {states.shape[1]} layers, and {self.model.name} has "
+                f"{self.model.blocks}. Write all of them."
+            )
+        at = [len(task.prompt_ids) + entity.tokens[-1] for entity in one.entities]
+        if any(place >= len(states) for place in at):
+            return None
+        return AnswerBatch(numbers=[task.number], answers=[one], clean=on_host(states[at]))
 
 
 def read_prompt_ends(

@@ -13,6 +13,7 @@ from typing import Any
 
 from anchorscope.config import Config
 from anchorscope.detect.collected import draw_answers, questions_of, read_rows
+from anchorscope.detect.read_answers import StatesFolder
 from anchorscope.detect.rows import rows_of_file
 from anchorscope.engine.interventions import CAUGHT, Intervention, knockout_of
 from anchorscope.engine.lease import Lease
@@ -95,13 +96,16 @@ def collect_answers(
     out: str | Path,
     model: Any = None,
     config: Config | None = None,
+    states: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Collect training data for detectors from the user's own answers, in folder `out`.
 
     Each row has `messages`, `prompt` or `question`, an `answer` and a `label`. The answers are
     read in one pass; the model generates nothing. A row's `entity` keeps rows about one thing in
-    one fold; by default the question is the entity. Continues an unfinished folder; returns it.
+    one fold; by default the question is the entity. With a folder of `states` that another program
+    wrote for these answers nothing goes through the model, whose tokenizer and weights' identity
+    alone are used. Continues an unfinished folder; returns it.
     """
     config, rows = config or Config(), rows_of_file(place)
     name = "stdin" if str(place) == "-" else Path(place).stem
@@ -109,18 +113,22 @@ def collect_answers(
     source = config.model if model is None else model.source
     digest = hashlib.sha256(json.dumps(rows, sort_keys=True, default=str).encode()).hexdigest()
     identity = {"model": source, "answers": digest[:16], "data": [name], "only": "detectors"}
+    identity |= {} if states is None else {"states_from": str(states)}
     sets = [QuestionSet(name=name, title=name, questions=questions, shots=())]
     run = Run.open(out, identity, replace(config, shard=ROWS), sets, progress)
     store = run.store
     with store.owned(withdraw=True), threads_of_run(config, store.info):
         lm = load(run, model)
+        folder = None if states is None else StatesFolder(states, lm)
         store.save_info({"given_prompts": True})
         run.progress.start("answers and states", len(rows))
         for number, start in enumerate(range(0, len(rows), ROWS)):
             part = slice(start, start + ROWS)
             files = [answers_name(number), shard_name("clean", number)]
             if not all(map(store.has, files)):
-                read_rows(store, lm, number, questions[part], given[part], run.progress.note)
+                read_rows(
+                    store, lm, number, questions[part], given[part], run.progress.note, folder
+                )
             run.progress.advance(len(rows[part]))
         _finish(run)
     return store.path

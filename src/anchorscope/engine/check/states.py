@@ -51,7 +51,7 @@ class _Row:
 
 def check_states(model: Model, folder: str | Path) -> Iterator[Check]:
     """Check the states in a folder; a fault that explains a difference fails its check."""
-    files = _files(user_path(str(folder)))
+    files = states_files(folder)
     half = _SAMPLE // 2
     chosen = files if len(files) <= _SAMPLE else [*files[:half], *files[-half:]]
     rows = [_read(model, file) for file in chosen]
@@ -169,8 +169,9 @@ def _other_dtype(states: Tensor, dtype: torch.dtype) -> str | None:
     return None
 
 
-def _files(folder: Path) -> list[Path]:
-    files = sorted(folder.glob("*.safetensors"))
+def states_files(folder: str | Path) -> list[Path]:
+    """The files of a folder of states; a UserError where there are none."""
+    files = sorted(user_path(str(folder)).glob("*.safetensors"))
     if not files:
         raise UserError(
             f"The folder {folder} holds no .safetensors files. Give one as vLLM's hidden-states "
@@ -179,8 +180,8 @@ def _files(folder: Path) -> list[Path]:
     return files
 
 
-def _read(model: Model, file: Path) -> _Row:
-    """Read the tokens and states of a file; raise a UserError where they do not fit the model."""
+def read_states_file(model: Model, file: Path) -> tuple[tuple[int, ...], Tensor]:
+    """Read a file's tokens and states [token, layer, width]; a UserError if they do not fit."""
     try:
         with safe_open(file, "pt") as tensors:
             ids, states = (tensors.get_tensor(name) for name in ("token_ids", "hidden_states"))
@@ -200,6 +201,11 @@ def _read(model: Model, file: Path) -> _Row:
         )
     if int(ids.min()) < 0 or int(ids.max()) >= size:
         raise UserError(f"{file} holds tokens that {model.name} lacks: it has {size}.")
-    kept = tuple(ids[:_LONGEST].tolist())
-    cut = len(states) - max(0, len(ids) - _LONGEST)
+    return tuple(ids.tolist()), states
+
+
+def _read(model: Model, file: Path) -> _Row:
+    """Read a file's first tokens and states, and the model's own states of these tokens."""
+    ids, states = read_states_file(model, file)
+    kept, cut = ids[:_LONGEST], len(states) - max(0, len(ids) - _LONGEST)
     return _Row(file.name, kept, states[:cut], _own_states(model, kept))
