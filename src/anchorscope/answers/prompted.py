@@ -18,7 +18,15 @@ from anchorscope.engine.read import Block, read_given
 from anchorscope.engine.transfer import HostCopy, to_device
 from anchorscope.errors import UserError
 from anchorscope.models import Model
-from anchorscope.models.prompts import RETEST, USUAL, Prompt, Wording, answer_tokens, make_prompts
+from anchorscope.models.prompts import (
+    RETEST,
+    USUAL,
+    Prompt,
+    Wording,
+    answer_tokens,
+    make_prompts,
+    too_long,
+)
 from anchorscope.records import Answer, Question, QuestionSet, Sample, Span, Verdict
 from anchorscope.spans.answer import answer_span, kind_of_answer
 from anchorscope.spans.characters import content_words, tokens_of
@@ -77,6 +85,8 @@ def _behind(model: Model, prompt: Prompt, id: str, given: GivenAnswer, special: 
             f"The answer to {id} has the token {max(ids)}, and {model.name} knows {most} tokens. "
             "Give the tokens of its own tokenizer, or the answer as text."
         )
+    if reason := too_long(model, id, len(prompt.ids), len(ids)):
+        raise UserError(f"{reason}. Shorten it, or leave it out.")
     text = model.tokenizer.decode(ids, skip_special_tokens=True)
     return unread_answer(id, text.strip(), ids)
 

@@ -35,7 +35,6 @@ from anchorscope.detect.prompts import (
     check_made_for,
     common_prefix,
     tasks_of,
-    too_long,
 )
 from anchorscope.detect.read_answers import (
     AnswerBatch,
@@ -59,6 +58,7 @@ from anchorscope.engine.decode import OnToken
 from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError, user_path
 from anchorscope.models import Model, load_model
+from anchorscope.models.prompts import too_long
 from anchorscope.progress import Progress, Quiet
 from anchorscope.run_folder.view import RunView
 from anchorscope.spans.characters import tokens_of

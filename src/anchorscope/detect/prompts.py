@@ -23,7 +23,7 @@ from anchorscope.models.prompts import (
     answer_tokens,
     has_chat,
     tokenise,
-    window_of,
+    too_long,
 )
 from anchorscope.records import Sample, Span
 from anchorscope.run_folder.identity import weights_hash
@@ -247,17 +247,6 @@ def tasks_of(
                  answer_ids=() if text is None else ids, every=every, single=single)
         )  # fmt: skip
     return tasks
-
-
-def too_long(model: Model, question: str, prompt: int, answer: int) -> str:
-    """The reason if prompt and answer exceed the model's context window; empty if they fit."""
-    window = window_of(model)
-    if window is None or prompt + answer <= window:
-        return ""
-    return (
-        f"the question {short(question)} needs a prompt of {prompt} tokens and an answer of "
-        f"{answer} tokens; {model.name} reads {window} in all"
-    )
 
 
 def _pieces(model: Model, exchange: Exchange) -> tuple[list[PromptPart], bool]:

@@ -163,6 +163,17 @@ def window_of(model: Model) -> int | None:
     return getattr(config and config.get_text_config(), "max_position_embeddings", None)
 
 
+def too_long(model: Model, question: str, prompt: int, answer: int) -> str:
+    """The reason if prompt and answer exceed the model's context window; empty if they fit."""
+    window = window_of(model)
+    if window is None or prompt + answer <= window:
+        return ""
+    return (
+        f"the question {short(question)} needs a prompt of {prompt} tokens and an answer of "
+        f"{answer} tokens; {model.name} reads {window} in all"
+    )
+
+
 def has_chat(model: Model) -> bool:
     """Whether the tokenizer has a chat template."""
     return bool(getattr(model.tokenizer, "chat_template", None))
