@@ -22,7 +22,7 @@ from anchorscope.detect.answer_parts import (
 )
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.check import require_understood
-from anchorscope.engine.check.states import read_states_file, states_files
+from anchorscope.engine.check.states import read_states_file, read_tensors, states_files
 from anchorscope.engine.decode import (
     OnToken,
     Prefix,
@@ -113,8 +113,11 @@ class StatesFolder:
     """
 
     def __init__(self, folder: str | Path, model: Model) -> None:
-        self.model, self.folder = model, folder
-        self._files = {file: read_states_file(model, file)[0] for file in states_files(folder)}
+        self.model = model
+        self._files = {
+            file: tuple(read_tensors(file, "token_ids")[0].flatten().tolist())
+            for file in states_files(folder)
+        }
 
     def read(self, tasks: Sequence[Task]) -> Iterator[AnswerBatch]:
         """The answers whose tokens are in a file, one a batch; no log-probabilities are known."""

@@ -180,16 +180,21 @@ def states_files(folder: str | Path) -> list[Path]:
     return files
 
 
-def read_states_file(model: Model, file: Path) -> tuple[tuple[int, ...], Tensor]:
-    """Read a file's tokens and states [token, layer, width]; a UserError if they do not fit."""
+def read_tensors(file: Path, *names: str) -> list[Tensor]:
+    """Read tensors of a file of states; a UserError where it lacks one, or is not whole."""
     try:
         with safe_open(file, "pt") as tensors:
-            ids, states = (tensors.get_tensor(name) for name in ("token_ids", "hidden_states"))
+            return [tensors.get_tensor(name) for name in names]
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"{file} could not be read: {error}. Needed: token_ids [token] and hidden_states "
             "[token, layer, width]. Wait until it is written to its end."
         ) from error
+
+
+def read_states_file(model: Model, file: Path) -> tuple[tuple[int, ...], Tensor]:
+    """Read a file's tokens and states [token, layer, width]; a UserError if they do not fit."""
+    ids, states = read_tensors(file, "token_ids", "hidden_states")
     size: Any = model.lm.config.get_text_config().vocab_size
     width, most = model.parts.width, model.blocks + 1
     right = ids.dim() == 1 and len(ids) and not ids.is_floating_point()
