@@ -9,8 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from kit.plain import plain_logits, plain_states
 from kit.rivers import HALF, contents, half_right, main_in, rivers, stored_states
 from transformers import AutoModelForCausalLM
+
+from anchorscope.engine.decode import read_prefix
+from anchorscope.engine.lease import Lease
+from anchorscope.engine.read import read_given
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +129,29 @@ def test_a_file_that_cannot_be_read_is_refused_in_a_sentence(place, cli, monkeyp
     write(place, "bad.jsonl", rows)
     code, _, seen = cli(*HALF, "--answers", "bad.jsonl", "--out", "bad")
     assert code == 2 and error in seen and "Traceback" not in seen
+
+
+def test_each_architecture_reads_given_answers_as_stock_attention_does(tiny, monkeypatch):
+    """States, log-probabilities, entropies and greedy tokens, also with an empty answer."""
+    prompts = [(31, 40, 52, 60, 71), (31, 40, 52, 99), (31, 40, 52, 60, 72, 73)]
+    answers = [(80, 81, 82), (), (90, 91, 92, 93, 94)]
+    places = [(0, 2), (), (1, 4)]
+    monkeypatch.setattr("anchorscope.engine.read._LOGITS", 1)  # one answer's logits at a time
+    with Lease(tiny) as lease:
+        prefix = read_prefix(lease, prompts[0][:3])
+        found = read_given(lease, prefix, prompts, answers, places, extra_position=[3, 3, 3])
+    assert found.extra is not None and found.answers[1].log_probs == ()
+    for n, (prompt, ids) in enumerate(zip(prompts, answers, strict=True)):
+        assert torch.allclose(found.extra[n], plain_states(tiny, [prompt[:4]])[0], atol=1e-5)
+        if not ids:
+            continue
+        (logits,) = plain_logits(tiny, [(*prompt, *ids)])
+        spread = logits[len(prompt) - 1 : -1].log_softmax(-1)
+        own, one = spread[torch.arange(len(ids)), list(ids)], found.answers[n]
+        assert torch.allclose(torch.tensor(one.log_probs), own, atol=1e-4)
+        entropies = -(spread.exp() * spread).sum(-1)
+        assert torch.allclose(torch.tensor(one.entropies), entropies, atol=1e-4)
+        assert one.off_greedy == int((spread.argmax(-1) != torch.tensor(ids)).sum())
+        for k, place in enumerate(places[n]):
+            (states,) = plain_states(tiny, [(*prompt, *ids[: place + 1])])
+            assert torch.allclose(found.states[n][k], states, atol=1e-5)
