@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -358,46 +357,20 @@ def verify_detector(folder: Path, *, deep: bool = False) -> Iterator[Checked]:
 
 
 def load_from(place: str | Path, *, revision: str | None = None) -> dict[str, Any]:
-    """Read the fields of a `Detector` from a folder, or from a hub repository by its cache.
-
-    A damaged download would stay in the cache, so it is fetched again into a temporary one.
-    """
+    """Read the fields of a `Detector` from a folder, or from a hub repository by its cache."""
     folder, name = user_path(place), str(place)
     if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
         return load_folder(folder)
-    from huggingface_hub import constants, snapshot_download
-
-    def fetched(cache: str | None = None) -> dict[str, Any]:
-        return load_folder(
-            Path(
-                snapshot_download(
-                    name, revision=revision, cache_dir=cache, allow_patterns=list(FILES)
-                )
-            )
-        )
+    from huggingface_hub import snapshot_download
 
     try:
-        try:
-            return fetched()
-        except Exception as refused:
-            damaged = isinstance(refused, UserError) or "Consistency check" in str(refused)
-            if not damaged:
-                raise
-            with TemporaryDirectory() as cache:
-                try:
-                    found = fetched(cache)
-                except Exception:
-                    raise refused from None
-            kept = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
-            shutil.rmtree(kept, ignore_errors=True)
-            return found
-    except UserError:
-        raise
+        fetched = snapshot_download(name, revision=revision, allow_patterns=list(FILES))
     except Exception as error:  # a malformed reply can raise any error of the library
         raise UserError(
             f"There is no folder '{place}', and the hub gave no repository of that name: "
             f"{in_a_line(error)}"
         ) from error
+    return load_folder(Path(fetched))
 
 
 def upload(folder: Path, repository: str, *, private: bool) -> str:
