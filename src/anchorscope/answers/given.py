@@ -67,7 +67,12 @@ def answers_hash(answers: Mapping[str, GivenAnswer]) -> str | None:
 def with_answers(
     sets: Sequence[QuestionSet], answers: Mapping[str, GivenAnswer], name: str
 ) -> list[QuestionSet]:
-    """The questions that have an answer in the file `name`; a UserError for a set without any."""
+    """The questions with an answer in the file `name`, all without a file.
+
+    A UserError for a set without any.
+    """
+    if not answers:
+        return [*sets]
     found = []
     for each in sets:
         own = tuple(question for question in each if question.id in answers)

@@ -172,8 +172,7 @@ def prompts_by(run: Run, lease: Lease, questions: QuestionSet, finder: Finder) -
     prompts = prompts_of(
         lease.model, questions, spans, style=style, shots=run.config.shots, given=given
     )
-    answers = [p.given.token_ids for p in prompts if p.given is not None]
-    most = max(map(len, answers), default=run.config.max_tokens)
+    most = max((len(p.given.token_ids) for p in prompts if p.given), default=run.config.max_tokens)
     longest = max((len(prompt.prompt_ids) for prompt in prompts), default=0)
     check_row(lease.model.lm, lease.model.name, longest + most)
     return prompts

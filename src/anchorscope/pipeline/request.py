@@ -134,8 +134,7 @@ def resolve(
     if config.finder == "spacy":
         load_pipeline()  # an error here, where it is missing
     given = read_answers_file(config.answers)
-    if given:
-        sets = with_answers(sets, given, str(config.answers))
+    sets = with_answers(sets, given, str(config.answers))
     verdicts = read_verdicts(config.verdicts)
     if verdicts:
         count_verdicts(verdicts, (q.id for each in sets for q in each), str(config.verdicts))
