@@ -31,6 +31,9 @@ class GivenAnswer:
     token_ids: tuple[int, ...] = ()
 
 
+GivenAnswers = Mapping[str, GivenAnswer] | None  # by question id
+
+
 def read_answers_file(path: str | None) -> dict[str, GivenAnswer]:
     """Read a file of answers by question id; empty without a file."""
     if path is None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torch.nn.utils.rnn import pad_sequence
 
 from anchorscope.answers.generate import Answered, answer_offsets
-from anchorscope.answers.given import GivenAnswer, unread_answer
+from anchorscope.answers.given import GivenAnswer, GivenAnswers, unread_answer
 from anchorscope.answers.judge import judge
 from anchorscope.datasets.text import digest
 from anchorscope.engine.decode import Prefix, shared_prefix
@@ -55,7 +55,7 @@ def prompts_of(
     style: str,
     shots: int,
     wording: Wording = USUAL,
-    given: Mapping[str, GivenAnswer] | None = None,
+    given: GivenAnswers = None,
 ) -> list[Prompted]:
     """Make the prompt, token positions and entity of each question, in the set's order.
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired
@@ -357,20 +358,28 @@ def verify_detector(folder: Path, *, deep: bool = False) -> Iterator[Checked]:
 
 
 def load_from(place: str | Path, *, revision: str | None = None) -> dict[str, Any]:
-    """Read the fields of a `Detector` from a folder, or from a hub repository by its cache."""
+    """Read the fields of a `Detector` from a folder, or from a hub repository by its cache.
+
+    A damaged file would stay in the cache and be refused for ever, so it is downloaded once more.
+    """
     folder, name = user_path(place), str(place)
     if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") != 1:
         return load_folder(folder)
     from huggingface_hub import snapshot_download
 
+    fetch = partial(snapshot_download, name, revision=revision, allow_patterns=list(FILES))
     try:
-        fetched = snapshot_download(name, revision=revision, allow_patterns=list(FILES))
+        try:
+            return load_folder(Path(fetch()))
+        except UserError:
+            return load_folder(Path(fetch(force_download=True)))
+    except UserError:
+        raise
     except Exception as error:  # a malformed reply can raise any error of the library
         raise UserError(
             f"There is no folder '{place}', and the hub gave no repository of that name: "
             f"{in_a_line(error)}"
         ) from error
-    return load_folder(Path(fetched))
 
 
 def upload(folder: Path, repository: str, *, private: bool) -> str:

@@ -131,10 +131,8 @@ def save_samples(run: Run, datasets: Sequence[Dataset]) -> pd.DataFrame:
     frame["fold"] = frame["id"].map(folds.get).astype("Int64")
     run.store.write("samples.parquet", frame.to_parquet)
     if run.config.answers is not None:
-        run.progress.note(
-            f"{(frame['off_greedy'] > 0).sum()} of {len(frame)} given answers have tokens that "
-            "were not the likeliest (off_greedy in samples.parquet)"
-        )
+        off = (frame["off_greedy"] > 0).sum()
+        run.progress.note(f"{off} of {len(frame)} given answers are not greedy (off_greedy)")
     return frame
 
 

@@ -113,7 +113,7 @@ def collect_answers(
     source = config.model if model is None else model.source
     digest = hashlib.sha256(json.dumps(rows, sort_keys=True, default=str).encode()).hexdigest()
     identity = {"model": source, "answers": digest[:16], "data": [name], "only": "detectors"}
-    identity |= {} if states is None else {"states_from": str(states)}
+    identity["states_from"] = states and str(states)
     sets = [QuestionSet(name=name, title=name, questions=questions, shots=())]
     run = Run.open(out, identity, replace(config, shard=ROWS), sets, progress)
     store = run.store

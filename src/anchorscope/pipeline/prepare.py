@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from anchorscope.answers.generate import Style, settle_style, write_lines
-from anchorscope.answers.given import read_answers_file
+from anchorscope.answers.given import GivenAnswers, read_answers_file
 from anchorscope.answers.prompted import (
     Prompted,
     Shard,
@@ -143,8 +143,9 @@ def prepare(run: Run, lease: Lease) -> list[Shard]:
             run.store.save_info({"verdicts": counts})
         style, shots = style_of(run, lease).name, run.config.shots
         size, shards = run.store.info["shard"], []
+        given = read_answers_file(run.config.answers)
         for questions in run.sets:
-            prompts = prompts_by(run, lease, questions, run.config.finder)
+            prompts = prompts_by(run, lease, questions, run.config.finder, given)
             if verdicts:
                 prompts = [replace(p, verdict=verdicts.get(p.question.id)) for p in prompts]
             again = retest_prompts(lease.model, questions, prompts, style=style, shots=shots)
@@ -163,12 +164,13 @@ def prompt_maker(run: Run, lease: Lease) -> PromptMaker:
     return PromptMaker(model=lease.model, style=style, seed=run.config.seed, shots=shots)
 
 
-def prompts_by(run: Run, lease: Lease, questions: QuestionSet, finder: Finder) -> list[Prompted]:
+def prompts_by(
+    run: Run, lease: Lease, questions: QuestionSet, finder: Finder, given: GivenAnswers = None
+) -> list[Prompted]:
     """Make the run's prompts for a question set, with spans found by `finder`."""
     generate = partial(write_lines, lease, max_tokens=24)
     spans = find_spans(questions.questions, finder=finder, generate=generate)
     style = style_of(run, lease).name
-    given = read_answers_file(run.config.answers)
     prompts = prompts_of(
         lease.model, questions, spans, style=style, shots=run.config.shots, given=given
     )
