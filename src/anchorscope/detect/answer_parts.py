@@ -20,25 +20,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from anchorscope.answers.generate import answer_offsets
-from anchorscope.answers.judge import FUNCTION, NEGATORS, NO, is_abstention, judge
+from anchorscope.answers.judge import FUNCTION, NEGATORS, NO, judge
 from anchorscope.answers.normalise import plain
 from anchorscope.models import Model
 from anchorscope.records import Answer, Span
-from anchorscope.spans.answer import ABBREVIATION, COPULA, SENTENCE_END, answer_span
+from anchorscope.spans.answer import COPULA, answer_span, sentences
 from anchorscope.spans.characters import STOP, WORD, merged, plain_word, tokens_of, trimmed
 
 _FENCE = re.compile(r"```[\w+-]*\n(.*?)(?:```|\Z)", re.DOTALL)
-_OPENING = re.compile(
-    r"(?:sure(?: thing)?|certainly|of course|absolutely|okay|ok|yes, of course|great question|"
-    r"good question|happy to help|no problem|here (?:is|are)[^.:!\n]*|here['’]s[^.:!\n]*)"
-    r"\s*(?:[!.,:]|\n|$)\s*",
-    re.IGNORECASE,
-)
 _JSON_PART = re.compile(
     r'"(?:[^"\\]|\\.)*"(?P<key>\s*:)?|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|\btrue\b|\bfalse\b'
 )
-_LINE = re.compile(r"[^\n]+")
-_MARK = re.compile(r"\s*(?:[-*+•]\s+|\d{1,3}[.)]\s+|#{1,6}\s+|>\s*)*")
 _NAME = re.compile(
     r"[^\W\da-z_][\w’'-]*(?:\s+(?:(?:of|the|de|la|von|van)\s+)*[^\W\da-z_][\w’'-]*)*|\d(?:[\d.,]*\d)?"
 )
@@ -188,17 +180,7 @@ def _split(text: str, region: Span, fenced: bool) -> Iterator[tuple[Span, bool]]
         return
     if fenced:
         return
-    for line in _LINE.finditer(text, *region):
-        start = line.start() + len(_MARK.match(line[0])[0])  # type: ignore[index]
-        while opening := _OPENING.match(text, start, line.end()):
-            if opening.end() == start:
-                break
-            start = opening.end()
-        for span in _sentences(text, Span(start, line.end())):
-            bare = trimmed(text, span)
-            claims = bare.start < bare.stop and not is_abstention(text[span.start : span.stop])
-            if claims and not text[span.start : span.stop].rstrip().endswith(("?", ":")):
-                yield span, False
+    yield from ((span, False) for span, claims in sentences(text, region) if claims)
 
 
 def _is_json(text: str) -> bool:
@@ -207,15 +189,6 @@ def _is_json(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
-
-
-def _sentences(text: str, span: Span) -> Iterator[Span]:
-    start = span.start
-    for end in SENTENCE_END.finditer(text, *span):
-        if not ABBREVIATION.search(text, max(start, end.start() - 4), end.start()):
-            yield Span(start, end.start() + 1)
-            start = end.end()
-    yield Span(start, span.stop)
 
 
 def _entities(text: str, sentence: Span, question: str) -> tuple[Span, ...]:

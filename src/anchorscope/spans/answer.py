@@ -1,20 +1,22 @@
 """Find the characters of an answer that carry its entity, without gold answer or verdict.
 
-The patterns are tried in order on the first sentence that is not a question: yes and no, an agent
-("written by"), a name ("is called"), the side of "X is Y" that answers, the part that is not in the
-question, else all of it up to a comma (docs/method.md has examples). Sentences end where pysbd ends
-them in ten answers with initials and abbreviations, at a fourteenth of its time.
+The patterns are tried in order on the first sentence that claims something ("Sure!" does not): yes
+and no, an agent ("written by"), a name ("is called"), the side of "X is Y" that answers, the part
+that is not in the question, else all of it up to a comma (docs/method.md has examples). Sentences
+end where pysbd ends them in ten answers with initials and abbreviations, at a fourteenth of its
+time.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Literal, get_args
 
 from anchorscope.answers.judge import is_abstention
 from anchorscope.answers.normalise import MONTH, SCALES, TENS, UNITS
 from anchorscope.records import Sample, Span
-from anchorscope.spans.characters import STOP, WORD, trimmed
+from anchorscope.spans.characters import STOP, WORD, plain_word, trimmed
 
 YES_OR_NO = re.compile(r"(?:yes|no)\b", re.IGNORECASE)
 YES_NO = re.compile(r"(?:yes|no)\b(?=\s*(?:[,.;:!]|$))", re.IGNORECASE)
@@ -22,7 +24,10 @@ YES_NO_QUESTION = re.compile(
     r"(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would)\b", re.IGNORECASE
 )
 # Lower case only: in "The World Is Not Enough" the verb is part of a name.
-COPULA = re.compile(r"\s(?:is|are|was|were)\s|(?<=\w)['’]s\s(?=(?:a|an|the|in)\s)")
+COPULA = re.compile(
+    r"\s(?:is|are|was|were|(?:must|should|will|would) be)\s|"
+    r"(?<=\b[Ii]t)['’]s\s|(?<=\w)['’]s\s(?=(?:a|an|the|in)\s)"
+)
 AGENT = re.compile(r"\s(?:is|are|was|were|been)\s(?:\w+\s){0,4}?by\s+")
 NAMED = re.compile(r"\s(?:is|are|was|were|an?|the)\s(?:\w+\s){0,6}?(?:named|called|known as)\s+")
 AGENT_END = re.compile(
@@ -42,9 +47,22 @@ LEAD = re.compile(
     r"(?:(?:located|situated|based|born|held|found|set|made)\s+)?(?i:in|on|at|by|from)\s+"
     r"(?=(?:the\s+)?[^\Wa-z_])|(?i:an?|the)\s+(?=\S)"
 )
-PART_END = re.compile(r",\s+|;|\s\(|\s(?:who|which|that|where|when|because)\s")
+PART_END = re.compile(r",\s+|;|\s\(|</|\s(?:who|which|that|where|when|because)\s")
 SENTENCE_END = re.compile(r"(?:(?<=[^\W_]{2})|(?<=[\d\"”')]))[.!?]\s+(?=[^\Wa-z_])")
 ABBREVIATION = re.compile(r"\b(?:St|Dr|Mr|Mrs|Ms|Mt|Ft|Jr|Sr|No|vs)$")
+LINE = re.compile(r"[^\n]+")
+# What comes before a claim and claims nothing: a mark of a list, a tag, "Answer:", "Sure!".
+OPENING = re.compile(
+    r"\s+|[-*+•>]\s+|\d{1,3}[.)]\s+|#{1,6}\s+|<\w+>|"
+    r"\W*(?:a|(?:[\w’']+\s){0,3}answer(?:\s[\w’']+){0,4})\W*:\s*|"
+    r"(?:[\w’']+\s){0,3}answer(?:\s(?:to|for)(?:\s[\w’']+){1,3})?\s(?:is|was|would be|must be)\s+|"
+    r"(?:sure(?: thing)?|certainly|of course|absolutely|okay|ok|yes, of course|great question|well|"
+    r"good question|happy to help|no problem|hmm+|let(?: me|['’]s) (?:think|see)|"
+    r"here (?:is|are)[^.:!\n]*|here['’]s[^.:!\n]*)\s*(?:[!.,:…]+|$)|"
+    r"(?:i (?:think|believe|guess|would say)|i['’]d say|probably|perhaps|maybe)\b,?"
+    r"(?:\sthat\b(?!\s(?:is|was|must|should|will|would)\b))?",
+    re.IGNORECASE,
+)
 
 
 def answer_span(answer_text: str, *, question: str = "") -> Span | None:
@@ -59,7 +77,35 @@ def answer_span(answer_text: str, *, question: str = "") -> Span | None:
         word = YES_OR_NO.match(answer_text, whole.start)
     if word:
         return Span(*word.span())
-    return _entity(answer_text, _first_sentence(answer_text, whole), question)
+    found = [*sentences(answer_text, whole)]
+    claimed = [sentence for sentence, claims in found if claims]
+    first = [*claimed, *(sentence for sentence, _ in found), whole][0]
+    return _entity(answer_text, first, question)
+
+
+def sentences(text: str, span: Span) -> Iterator[tuple[Span, bool]]:
+    """The sentences of a text without their openings, and whether each claims something.
+
+    A question, a heading and an abstention claim nothing.
+    """
+    for line in LINE.finditer(text, *span):
+        start = line.start()
+        while opening := OPENING.match(text, start, line.end()):
+            start = opening.end()
+        for sentence in _split(text, Span(start, line.end())):
+            bare, own = trimmed(text, sentence), text[sentence.start : sentence.stop].rstrip()
+            if bare.start < bare.stop:
+                yield sentence, not own.endswith(("?", ":")) and not is_abstention(own)
+
+
+def _split(text: str, span: Span) -> Iterator[Span]:
+    """Split a line where its sentences end."""
+    start = span.start
+    for end in SENTENCE_END.finditer(text, *span):
+        if not ABBREVIATION.search(text, max(start, end.start() - 4), end.start()):
+            yield Span(start, end.start() + 1)
+            start = end.end()
+    yield Span(start, span.stop)
 
 
 def _entity(text: str, span: Span, question: str) -> Span:
@@ -77,12 +123,14 @@ def _entity(text: str, span: Span, question: str) -> Span:
 def _side(text: str, left: Span, right: Span, question: str) -> Span:
     """Choose the side of "X is Y" that answers the question.
 
-    The one that holds words the question does not have; Y where both do, X where neither does (a
-    choice the question offered). Of a place's "a city in India" only the name.
+    The one that holds words the question does not have; Y where both do or X names nothing ("It"),
+    X where neither does (a choice the question offered). Of a place's "a city in India" only the
+    name.
     """
     in_question = _words_of(question)
     new_left, new_right = _is_new(text, left, in_question), _is_new(text, right, in_question)
-    if not new_right and (new_left or question):
+    names = _is_new(text, left, frozenset())
+    if names and not new_right and (new_left or question):
         return _tidy(text, _before_comma(text, left))
     if not question or PLACE_QUESTION.search(question):
         place = PLACE.search(text, *right) if DESCRIBED.match(text, *right) else None
@@ -92,16 +140,12 @@ def _side(text: str, left: Span, right: Span, question: str) -> Span:
 
 
 def _words_of(question: str) -> frozenset[str]:
-    return frozenset(_plain(word[0]) for word in WORD.finditer(question))
-
-
-def _plain(word: str) -> str:
-    return re.sub(r"['’]s$", "", word.casefold())
+    return frozenset(plain_word(word[0]) for word in WORD.finditer(question))
 
 
 def _is_new(text: str, span: Span, in_question: frozenset[str]) -> bool:
     """Whether a content word in the span is not in the question."""
-    plain = (_plain(word[0]) for word in WORD.finditer(text, *span))
+    plain = (plain_word(word[0]) for word in WORD.finditer(text, *span))
     return any(word not in in_question and word not in STOP for word in plain)
 
 
@@ -114,28 +158,17 @@ def _longest_new(text: str, span: Span, question: str) -> Span | None:
     runs: list[list[re.Match[str]]] = [[]]
     repeated: list[str] = []
     for word in WORD.finditer(text, *span):
-        if _plain(word[0]) in in_question:
+        if plain_word(word[0]) in in_question:
             repeated.append(word[0])
             runs.append([])
-        elif runs[-1] or _plain(word[0]) not in STOP:
+        elif runs[-1] or plain_word(word[0]) not in STOP:
             runs[-1].append(word)
     for run in runs:
-        while run and _plain(run[-1][0]) in STOP:
+        while run and plain_word(run[-1][0]) in STOP:
             run.pop()
     longest = max(runs, key=len)
     sentence = len(repeated) > 1 and any(word.islower() for word in repeated)
     return Span(longest[0].start(), longest[-1].end()) if longest and sentence else None
-
-
-def _first_sentence(text: str, span: Span) -> Span:
-    """Find the first sentence that is not the question repeated."""
-    start = span.start
-    for end in SENTENCE_END.finditer(text, *span):
-        if "?" in end[0]:
-            start = end.end()
-        elif not ABBREVIATION.search(text, max(start, end.start() - 4), end.start()):
-            return Span(start, end.start())
-    return Span(start, span.stop)
 
 
 def _before_comma(text: str, span: Span) -> Span:

@@ -112,7 +112,7 @@ def _border(text: str, at: int) -> bool:
 
 
 def _idle(char: str) -> bool:
-    return char.isspace() or unicodedata.category(char).startswith("P")
+    return char.isspace() or char == "`" or unicodedata.category(char).startswith("P")
 
 
 def tokens_of(
