@@ -167,6 +167,7 @@ SHAPES = "states are [sample, layer, width] of float16, bfloat16, float32, float
 AGAIN = "Extract these states again, or leave the samples out."
 WRONG = {
     "missing": (broken(knockout=None, z=None), "There is no array knockout and no array z."),
+    "clean alone": (broken(knockout=None), "Clean states alone are enough for a detector"),
     "shape": (broken(neutral=CLEAN[:, :1]), "neutral is [160, 1, 8] of float32 and clean [160, 2"),
     "flat": (broken(clean=CLEAN[:, 0]), f"of float32 and clean [160, 8]; {SHAPES}"),
     "integers": (broken(knockout=CLEAN.astype(int)), "knockout is [160, 2, 8] of int64 and clean"),

@@ -119,10 +119,11 @@ def check_arrays(arrays: Arrays) -> str:
     """Validate the arrays and hash those that are used; a UserError says what is wrong."""
     missing = [name for name in (*NEEDED, "z") if name not in arrays]
     if missing:
+        clean_alone = " Clean states alone are enough for a detector (`detect collect --states`)."
         raise UserError(
             f"There is no array {' and no array '.join(missing)}. Arrays there: "
             f"{', '.join(arrays) or 'none'}. Needed: {', '.join((*NEEDED, 'z'))}; optional: "
-            f"{', '.join((*OPTIONAL, *FACTS))}."
+            f"{', '.join((*OPTIONAL, *FACTS))}.{clean_alone if missing == ['knockout'] else ''}"
         )
     states = {name: arrays[name] for name in (*NEEDED, *OPTIONAL) if name in arrays}
     shape = tuple(states["clean"].shape)
