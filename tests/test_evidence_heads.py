@@ -23,9 +23,10 @@ from anchorscope.evidence.heads import (
 )
 from anchorscope.evidence.pieces import PromptMaker
 from anchorscope.evidence.saliency import read_saliency
-from anchorscope.evidence.shards import Shards, evidence_name
+from anchorscope.evidence.shards import Shards
 from anchorscope.models.prompts import make_prompt
 from anchorscope.pathways.effects import delta_p
+from anchorscope.run_folder.samples import evidence_name
 from anchorscope.run_folder.store import Store
 
 

@@ -116,6 +116,11 @@ def test_help_figures_and_processes_do_not_wait_for_torch():
     )
 
 
+def test_an_analysis_of_stored_states_does_not_wait_for_the_engine():
+    there = imported_by("import anchorscope.pipeline.own_states, anchorscope.simulate.run")
+    assert "pandas" in there and not {"torch", "transformers"} & there
+
+
 def test_a_run_does_not_wait_for_what_other_processes_need():
     """Fits, tests and figures are made by processes that import these while the model reads."""
     there = imported_by(

@@ -13,11 +13,11 @@ from anchorscope.answers.generate import Answerer
 from anchorscope.detect.prompts import Exchange, common_prefix, tasks_of
 from anchorscope.detect.read_answers import StatesFolder, read_answers, sample_answers
 from anchorscope.detect.rows import exchange_of, is_right
-from anchorscope.evidence.shards import Shards, evidence_name
+from anchorscope.evidence.shards import Shards
 from anchorscope.models import Model
 from anchorscope.models.prompts import too_long
 from anchorscope.records import Question, Sample
-from anchorscope.run_folder.samples import answers_name, to_frame
+from anchorscope.run_folder.samples import answers_name, evidence_name, to_frame
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.table_columns import SAMPLED_ROWS

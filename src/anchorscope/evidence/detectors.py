@@ -16,10 +16,11 @@ from anchorscope.engine.decode import GrownTrunk, read_prefix, shared_prefix
 from anchorscope.engine.interventions import reweightings
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import Piece, PromptMaker
-from anchorscope.evidence.shards import Shards, evidence_name, over_prompts
+from anchorscope.evidence.shards import Shards, over_prompts
 from anchorscope.models import Model
 from anchorscope.models.prompts import make_prompts
 from anchorscope.records import Sample
+from anchorscope.run_folder.samples import evidence_name
 
 _WORDS = ("True", "False")
 

@@ -21,10 +21,11 @@ from anchorscope.engine.lease import Lease
 from anchorscope.engine.read import read_rows, row_for
 from anchorscope.evidence.pieces import Piece, PieceInputs, Tables
 from anchorscope.evidence.saliency import read_saliency
-from anchorscope.evidence.shards import HeldOut, Shards, evidence_name, readable, trunks
+from anchorscope.evidence.shards import HeldOut, Shards, readable, trunks
 from anchorscope.pathways.effects import delta_p, flips
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
+from anchorscope.run_folder.samples import evidence_name
 from anchorscope.stats.intervals import group_means
 from anchorscope.stats.ranking import spearman
 

@@ -28,11 +28,12 @@ from anchorscope.evidence.pieces import (
     PieceInputs,
     PromptMaker,
 )
-from anchorscope.evidence.shards import Shards, evidence_name, read_ends
+from anchorscope.evidence.shards import Shards, read_ends
 from anchorscope.pathways.effects import ROLES, flips
 from anchorscope.probes.probe_set import Readings
 from anchorscope.records import MODES, Estimate, Mode, Sample, Span
 from anchorscope.run_folder import table_columns
+from anchorscope.run_folder.samples import evidence_name
 from anchorscope.run_folder.states import shard_name
 from anchorscope.spans.characters import longest
 from anchorscope.stats.intervals import NOTHING, Draws, difference, difference_of_means, rate

@@ -28,12 +28,12 @@ from anchorscope.evidence.pieces import Piece, PieceInputs
 from anchorscope.evidence.shards import (
     HeldOut,
     Shards,
-    evidence_name,
     readable,
     trunks,
 )
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
+from anchorscope.run_folder.samples import evidence_name
 from anchorscope.stats.humps import shape
 from anchorscope.stats.intervals import bootstrap_mean
 

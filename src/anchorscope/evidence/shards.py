@@ -5,9 +5,9 @@ Shards whose files are on disk are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -21,22 +21,11 @@ from anchorscope.engine.transfer import to_host
 from anchorscope.probes.probe_set import ProbeSet
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Sample
+from anchorscope.run_folder.samples import evidence_name, stored_rows
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
 
 Result = TypeVar("Result")
-
-
-def evidence_name(piece: str, number: int) -> str:
-    """The name of a shard's evidence table in the run folder."""
-    return f"evidence/{piece}/{number:05d}.parquet"
-
-
-def stored_rows(store: Store, piece: str, dataset: str, numbers: Iterable[int]) -> pd.DataFrame:
-    """The rows of evidence/<piece> of one dataset in these shards, which must all be stored."""
-    files = [store.file(evidence_name(piece, number)) for number in numbers]
-    rows = pd.concat([pd.read_parquet(file) for file in files])
-    return cast(pd.DataFrame, rows.loc[rows["dataset"] == dataset]).reset_index(drop=True)
 
 
 @dataclass

@@ -17,12 +17,11 @@ import pandas as pd
 from anchorscope.config import Config
 from anchorscope.engine.interventions import CLEAN, KNOCKOUT, RETEST, RETEST_KNOCKOUT, passes_of
 from anchorscope.evidence.pieces import GROUPS, PieceInputs, Tables, pieces_of
-from anchorscope.evidence.shards import evidence_name, stored_rows
 from anchorscope.probes.folds import Labelled
 from anchorscope.probes.probe_set import ProbeSet, Readings, read_abstained
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
-from anchorscope.run_folder.samples import load_outputs
+from anchorscope.run_folder.samples import evidence_name, load_outputs, stored_rows
 from anchorscope.run_folder.states import StateBank, StoredStates
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.view import values

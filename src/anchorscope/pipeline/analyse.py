@@ -28,7 +28,6 @@ from anchorscope.parallel import in_parallel
 from anchorscope.pathways.band import READ
 from anchorscope.pathways.dataset import DatasetInputs, pathway_tables
 from anchorscope.pipeline.request import Run
-from anchorscope.pipeline.variants import ablation_table
 from anchorscope.probes.cross_fit import read_layers
 from anchorscope.probes.folds import Labelled, labelled
 from anchorscope.probes.probe_set import Readings
@@ -98,6 +97,8 @@ def analyse_dataset(run: Run, dataset: Dataset, readings: Readings) -> Tables:
         tables |= evidence_tables(config.evidence, inputs)
         tables |= stored_output_tables(store, config, dataset, tables, model=model)
     if config.ablate:
+        from anchorscope.pipeline.variants import ablation_table  # with torch, for its passes
+
         with run.stage("ablation"):
             tables["ablate"] = ablation_table(run, dataset.samples, dataset.name)
     return tables

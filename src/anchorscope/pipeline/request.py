@@ -22,8 +22,6 @@ from anchorscope.config import Config
 from anchorscope.datasets import load_questions, remarks
 from anchorscope.engine import HALVED
 from anchorscope.errors import UserError, user_path
-from anchorscope.models import Model
-from anchorscope.models.load import read_shape
 from anchorscope.models.locate import config_source
 from anchorscope.probes.folds import MIN_OVERALL, entity_folds
 from anchorscope.progress import Progress, Quiet
@@ -121,6 +119,8 @@ def resolve(
 
     `model` and `questions`, where they are not None, replace those that the config names.
     """
+    from anchorscope.models import Model
+
     sets = question_sets(questions, config)
     if isinstance(model, str | Path):
         config = replace(config, model=str(model))
@@ -223,6 +223,8 @@ def check_place(
 
     Returns a sentence about the space it takes; "" where that is unknown, or under a URL.
     """
+    from anchorscope.models.load import Model, read_shape
+
     if remote_of(out) is not None:
         return ""
     folder, shape = user_path(out), None

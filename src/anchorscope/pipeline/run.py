@@ -13,7 +13,7 @@ from anchorscope.pipeline import analyse, executor, variants
 from anchorscope.pipeline.read_states import Reader, count_passes, read_pieces, read_states
 from anchorscope.pipeline.request import Questions, Run, check_questions, resolve
 from anchorscope.progress import Progress
-from anchorscope.run_folder.view import RunView
+from anchorscope.run_folder.view import ROBUST_TABLE, RunView
 
 
 def run(
@@ -104,12 +104,12 @@ def _with_extras(run: Run) -> Run:
     has, config = run.store.info, run.config
     ablate = tuple(dict.fromkeys((*has.get("ablated", ()), *config.ablate)))
     evidence = tuple(dict.fromkeys((*has.get("evidence", ()), *config.evidence)))
-    robust = config.robust or run.store.has(variants.ROBUST_TABLE)
+    robust = config.robust or run.store.has(ROBUST_TABLE)
     return replace(run, config=replace(config, ablate=ablate, evidence=evidence, robust=robust))
 
 
 def _finished(run: Run) -> bool:
     info, config = run.store.info, run.config
     there = info.get("ablated") == [*config.ablate] and info.get("evidence") == [*config.evidence]
-    robust = run.store.has(variants.ROBUST_TABLE) or not config.robust
+    robust = run.store.has(ROBUST_TABLE) or not config.robust
     return bool(info.get("finished")) and there and robust and run.whole()

@@ -65,7 +65,6 @@ from anchorscope.run_folder.store import Store, read_info
 from anchorscope.stats.intervals import difference_of_means
 
 AS_RUN = "as run"
-ROBUST_TABLE = "tables/robust.csv"
 FOLDS = (3, 5, 10)  # tried by --robust, without the run's own
 FLIPPED = (2, 5, 10)  # percent of the verdicts
 DRAWS = 3  # random draws of the flipped verdicts; a row is their median

@@ -1,11 +1,11 @@
-"""Write and read samples and the model's own outputs as parquet files."""
+"""Write and read samples, the model's own outputs and rows of evidence as parquet files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -145,3 +145,15 @@ def load_outputs(
             rows = pd.read_parquet(store.file(file))
             frames.append(rows.loc[rows["id"].isin(ids)].assign(**{"pass": name}))
     return pd.concat(frames, ignore_index=True).reindex(columns=list(OUTPUT_ROWS))
+
+
+def evidence_name(piece: str, number: int) -> str:
+    """The name of a shard's evidence table in the run folder."""
+    return f"evidence/{piece}/{number:05d}.parquet"
+
+
+def stored_rows(store: Store, piece: str, dataset: str, numbers: Iterable[int]) -> pd.DataFrame:
+    """The rows of evidence/<piece> of one dataset in these shards, which must all be stored."""
+    files = [store.file(evidence_name(piece, number)) for number in numbers]
+    rows = pd.concat([pd.read_parquet(file) for file in files])
+    return cast(pd.DataFrame, rows.loc[rows["dataset"] == dataset]).reset_index(drop=True)

@@ -24,6 +24,8 @@ from anchorscope.run_folder.remote import local_folder
 from anchorscope.run_folder.samples import from_frame
 from anchorscope.run_folder.table_columns import Columns
 
+ROBUST_TABLE = "tables/robust.csv"  # only with --robust
+
 
 def _csv(name: str, columns: Columns, *, optional: bool = False) -> cached_property[pd.DataFrame]:
     """Make a property that reads tables/<name>.csv; a missing `optional` table has no rows."""

@@ -13,11 +13,10 @@ import pandas as pd
 from anchorscope.config import Config
 from anchorscope.pipeline.analyse import analyse_given, publish
 from anchorscope.pipeline.request import Run
-from anchorscope.pipeline.variants import ROBUST_TABLE, robust_table
 from anchorscope.probes.folds import labelled
 from anchorscope.progress import Progress
 from anchorscope.run_folder.states import save_states, shard_name
-from anchorscope.run_folder.view import RunView
+from anchorscope.run_folder.view import ROBUST_TABLE, RunView
 from anchorscope.simulate.worlds import Truth, samples_of, simulate_states
 
 
@@ -78,6 +77,8 @@ def _analyse(run: Run, truth: Truth) -> None:
         },
     )
     if config.robust:
+        from anchorscope.pipeline.variants import robust_table  # with torch, for its passes
+
         table = robust_table(run, {"simulated": samples}, [])
         store.write(ROBUST_TABLE, partial(table.to_csv, index=False))
     planted = {"z": world.z, "dose": world.samples.dose, "missed": world.samples.missed}
