@@ -119,13 +119,11 @@ def resolve(
 
     `model` and `questions`, where they are not None, replace those that the config names.
     """
-    from anchorscope.models import Model
-
     sets = question_sets(questions, config)
     if isinstance(model, str | Path):
         config = replace(config, model=str(model))
-    elif isinstance(model, Model):
-        config = replace(config, model=model.source, adapter=config.adapter or model.adapter)
+    elif source := getattr(model, "source", None):  # a model that `load_model` gave
+        config = replace(config, model=source, adapter=config.adapter or model.adapter)
     elif model is not None:
         config = replace(config, model=str(model.config.name_or_path))
     names = [each.name for each in sets]
