@@ -51,11 +51,12 @@ PART_END = re.compile(r",\s+|;|\s\(|</|\s(?:who|which|that|where|when|because)\s
 SENTENCE_END = re.compile(r"(?:(?<=[^\W_]{2})|(?<=[\d\"”')]))[.!?]\s+(?=[^\Wa-z_])")
 ABBREVIATION = re.compile(r"\b(?:St|Dr|Mr|Mrs|Ms|Mt|Ft|Jr|Sr|No|vs)$")
 LINE = re.compile(r"[^\n]+")
+_ANSWER = r"(?:[\w’']+\s){0,3}answer(?:\s(?:to|for)(?:\s[\w’']+){1,3})?"
 # What comes before a claim and claims nothing: a mark of a list, a tag, "Answer:", "Sure!".
 OPENING = re.compile(
     r"\s+|[-*+•>]\s+|\d{1,3}[.)]\s+|#{1,6}\s+|<\w+>|"
-    r"\W*(?:a|(?:[\w’']+\s){0,3}answer(?:\s[\w’']+){0,4})\W*:\s*|"
-    r"(?:[\w’']+\s){0,3}answer(?:\s(?:to|for)(?:\s[\w’']+){1,3})?\s(?:is|was|would be|must be)\s+|"
+    rf"\W*(?:a|{_ANSWER}(?:\s(?:is|was))?)\W*:(?=[\s\"“*]|$)\s*|"
+    rf"{_ANSWER}\s(?:is|was|would be|must be)\s+|"
     r"(?:sure(?: thing)?|certainly|of course|absolutely|okay|ok|yes, of course|great question|well|"
     r"good question|happy to help|no problem|hmm+|let(?: me|['’]s) (?:think|see)|"
     r"here (?:is|are)[^.:!\n]*|here['’]s[^.:!\n]*)\s*(?:[!.,:…]+|$)|"
