@@ -25,7 +25,9 @@ from pathlib import Path
 from anchorscope.config import Config
 
 # Stages in which the model answers and is read; judging and saving meanwhile count with them.
-MODEL = ("answers and states", "further passes", "evidence", "asked again")
+MODEL = (
+    "answers and states", "remaining questions", "further passes", "evidence", "asked again",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,7 +101,7 @@ def test_the_same_call_goes_on(studied) -> None:
     before = (out / "small" / "tables" / "layers.csv").stat().st_mtime_ns
     mended = replace(asked, models=tuple(m for m in asked.models if m.name != "broken"))
     disk = pd.read_csv(out / "costs.csv").set_index("model")["disk"]
-    result = study(mended, out=out, drop_states=True)
+    result = study(mended.with_options({"keep_states": "none"}), out=out)
     assert result.errors == {}
     assert not (out / "small" / "states").exists()
     costs = pd.read_csv(out / "costs.csv").set_index("model")

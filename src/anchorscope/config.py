@@ -16,6 +16,7 @@ Where = Literal["pre", "post"]
 Keys = Literal["exact", "question", "neutral", "content"]
 Delta = Literal["points", "relative", "logit"]
 Balance = Literal["weights", "none"]
+KeptStates = Literal["all", "learnt", "none"]
 EVIDENCE = tuple(PIECES)  # what --evidence may name
 CHEAP = ("answer-only", "boundary", "awareness")  # evidence that reads no further states
 _KINDS: dict[str, tuple[Any, str]] = {
@@ -129,6 +130,16 @@ class Config:
         (), "Repeat the analysis with another choice of each of: spans, where, layers."
     )
     robust: bool = _other(False, "Also test the finding under other choices.")
+    learn_from: int = _other(  # in the identity of a run with more questions
+        20_000,
+        "Questions of each set that probes and tables are made from; of the rest, readings.",
+        least=1,
+    )
+    keep_states: KeptStates = _other(
+        "learnt",
+        "States on disk: all; learnt, those that probes learn from; none, once all is analysed.",
+        choices=KeptStates,
+    )
     evidence: tuple[str, ...] = _other(
         CHEAP, f"Further evidence: all, none, or of {', '.join(EVIDENCE)}."
     )

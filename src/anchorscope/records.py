@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
@@ -92,7 +92,7 @@ class QuestionSet:
 
     name: str  # "popqa"
     title: str  # "PopQA", as figures write it
-    questions: tuple[Question, ...]
+    questions: Sequence[Question]
     shots: tuple[Shot, ...]
     retest_shots: tuple[Shot, ...] = ()  # other examples of the same kinds, for the retest
     dropped: Mapping[str, int] = field(default_factory=dict)  # reason -> count

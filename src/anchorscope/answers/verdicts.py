@@ -15,9 +15,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
+import numpy as np
 import pandas as pd
 
 from anchorscope.answers.judge import FUNCTION, NEGATORS
@@ -79,6 +80,20 @@ def count_verdicts(
     sentence = f"{name} gives the verdict on {given} answers; the judge decides {judged}"
     sentence += f"; {unknown} ids are of no question here" if unknown else ""
     return {"given": given, "judged": judged, "unknown": unknown}, sentence
+
+
+def flip_verdicts(
+    samples: Sequence[Sample], percent: int, *, seed: tuple[int, ...]
+) -> list[Sample]:
+    """Flip `percent` of the usable verdicts between right and wrong, drawn at random."""
+    usable = [number for number, sample in enumerate(samples) if sample.usable]
+    rng = np.random.default_rng(seed)
+    drawn = rng.choice(usable, size=round(len(usable) * percent / 100), replace=False)
+    flipped = list(samples)
+    for number in drawn:
+        verdict = "right" if samples[number].verdict == "wrong" else "wrong"
+        flipped[number] = replace(samples[number], verdict=verdict)
+    return flipped
 
 
 # --- Doubtful verdicts ---

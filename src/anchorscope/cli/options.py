@@ -57,6 +57,7 @@ PANELS = {
         "grouping", "delta", "folds", "fold_seeds", "C", "balance", "resamples", "seed",
     ),
     "More results": ("ablate", "robust", "evidence"),
+    "Many questions": ("learn_from", "keep_states"),
     "Model and device": ("dtype", "device", "revision", "adapter", "trust_remote_code"),
     "Batches, workers and clusters": (
         "shard", "batch_tokens", "workers", "threads", "ray", "gpus_per_worker", "rank",

@@ -80,7 +80,8 @@ def analyse(
 
 
 _COLLECT_LEAVES_OUT = {
-    *("answers", "reuse", "batch_tokens", *PANELS["Knockout"], *STATISTICS, *PANELS["More results"])
+    *("answers", "reuse", "batch_tokens", *PANELS["Knockout"], *STATISTICS),
+    *(*PANELS["More results"], *PANELS["Many questions"]),
 } - {"seed"}
 
 
@@ -108,7 +109,8 @@ def collect(
 
     Example: `anchorscope detect collect --model Qwen/Qwen3-8B --data nq --out runs/material`
     """
-    from anchorscope.pipeline.collect import add_samples, check_sampling, collect_answers
+    from anchorscope.detect.collected import check_sampling
+    from anchorscope.pipeline.collect import add_samples, collect_answers
     from anchorscope.pipeline.collect import collect as collect_states
 
     if states is not None and answers is None:
@@ -150,7 +152,8 @@ def simulate(config: Config, truth: Truth, out: Out = Path("runs/simulated")) ->
     echo(f"Report: {view.path / 'report.html'}")
 
 
-_TYPED = ("trust_remote_code", "workers", "ray", "rank", "world_size")  # options of each run
+# Options of each run.
+_TYPED = ("trust_remote_code", "workers", "ray", "rank", "world_size", "keep_states")
 
 
 @with_config(*_TYPED)
@@ -170,9 +173,6 @@ def study(
         list[str] | None,
         flag("--option", "NAME=VALUE: an option of `anchorscope run` for each run. Repeatable."),
     ] = None,
-    drop_states: Annotated[
-        bool, flag("--drop-states", "Remove the states of each run that is finished.")
-    ] = False,
 ) -> None:
     """Run every model of a study on all its datasets, and write a summary, study.html.
 
@@ -185,10 +185,10 @@ def study(
 
     # Values as TOML reads them; what it cannot read is text.
     options = {name: value_of(text) for name, text in _pairs(more or [], "--option").items()}
-    typed = {"limit": limit} | {name: getattr(config, name) for name in _TYPED}
-    options = {name: value for name, value in typed.items() if value} | options
-    if config.rank == 0:
-        options["rank"] = 0
+    usual = Config()
+    typed = {name: getattr(config, name) for name in _TYPED}
+    typed = {name: value for name, value in typed.items() if value != getattr(usual, name)}
+    options = ({"limit": limit} if limit else {}) | typed | options
     chosen = read_study(file).with_places(_pairs(place or [], "--place")).with_options(options)
     folder = out or Path("runs") / Path(file).stem
     quiet_libraries()
@@ -202,7 +202,7 @@ def study(
         planned.require_sound()
         return
     with Bar() as bar:
-        result = run_study(chosen, out=folder, drop_states=drop_states, progress=bar)
+        result = run_study(chosen, out=folder, progress=bar)
     if config.rank is not None:
         echo(rank_done(config, "study"))
     else:

@@ -21,6 +21,7 @@ import pandas as pd
 from safetensors import SafetensorError, safe_open
 
 from anchorscope.errors import UserError, user_path
+from anchorscope.records import Answer, Question, Sample, Span
 
 if TYPE_CHECKING:
     import torch
@@ -197,3 +198,32 @@ def _check_states(states: Arrays) -> hashlib.blake2b:
     for one, other in sorted(same):
         raise UserError(f"{one} and {other} are identical. Give {one}'s own states.")
     return digest
+
+
+def sample_of(row: Mapping[Any, Any], dataset: str) -> Sample:
+    """Make a sample from a row of facts; the id replaces a missing text or entity."""
+    id, reply = row["id"], row["answer"]
+    return Sample(
+        question=Question(
+            id=id,
+            dataset=dataset,
+            text=row["question"] or id,
+            answers=(),
+            relation=row["relation"] or None,
+            popularity=None if math.isnan(row["popularity"]) else row["popularity"],
+            entity=row["entity"] or id,
+        ),
+        answer=Answer(
+            id=id, text=reply, token_ids=(), log_probs=(), first_entropy=np.nan, finished=True
+        ),
+        verdict="wrong" if row["z"] else "right",
+        finder="own states",
+        spans=(),
+        answer_span=Span(0, len(reply)) if reply else None,
+        # Placeholders for unknown positions: they mark the sample as usable.
+        prompt_ids=(0, 1),
+        question_tokens=(1,),
+        exact_question=(1,),
+        exact_answer=(2,),
+        kind=row["kind"],
+    )

@@ -13,6 +13,7 @@ from anchorscope.answers.generate import Answerer
 from anchorscope.detect.prompts import Exchange, common_prefix, tasks_of
 from anchorscope.detect.read_answers import StatesFolder, read_answers, sample_answers
 from anchorscope.detect.rows import exchange_of, is_right
+from anchorscope.errors import UserError
 from anchorscope.evidence.shards import Shards
 from anchorscope.models import Model
 from anchorscope.models.prompts import too_long
@@ -100,6 +101,14 @@ def read_rows(
     save_states(store, shard_name("clean", number), ids, stacked)
     frame = to_frame([samples[n] for n in sorted(samples)])
     store.write(answers_name(number), frame.to_parquet)
+
+
+def check_sampling(samples: int, temperature: float) -> None:
+    """Raise a UserError for an invalid number of sampled answers or an invalid temperature."""
+    if samples < 2:
+        raise UserError(f"--samples is {samples}. Accepted: 2 or more, or leave it out.")
+    if not 0 < temperature < float("inf"):
+        raise UserError(f"--temperature is {temperature}. Accepted: a number above 0.")
 
 
 def draw_answers(shards: Shards, *, samples: int, temperature: float, max_tokens: int) -> None:

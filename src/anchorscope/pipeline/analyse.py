@@ -6,7 +6,6 @@ datasets are analysed independently, so any process can analyse one.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
@@ -14,9 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from safetensors.numpy import load_file
 
 from anchorscope.claims.decision import from_tables
 from anchorscope.claims.table import claims_table
@@ -34,8 +31,9 @@ from anchorscope.probes.probe_set import Readings
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
+from anchorscope.run_folder.compare import compare_files
 from anchorscope.run_folder.identity import git_revision, versions
-from anchorscope.run_folder.manifest import MARKERS, REMAKE, Checked
+from anchorscope.run_folder.manifest import MARKERS, Checked
 from anchorscope.run_folder.samples import count_answers, stored_samples, to_frame
 from anchorscope.run_folder.states import StateBank
 from anchorscope.run_folder.store import Store
@@ -43,7 +41,6 @@ from anchorscope.run_folder.view import RunView
 from anchorscope.show import write_figures, write_report
 from anchorscope.spans.question import spans_table
 
-_ROUNDING = 1e-6  # relative; a larger difference is not rounding
 _INPUTS = ("answers", "states", "outputs", "evidence")  # read by `verify --deep`
 
 
@@ -196,7 +193,8 @@ def recomputed(path: Path, *, progress: Progress | None = None) -> Iterator[Chec
     """Recompute each table of a finished run and compare it with the stored one."""
     view = RunView.open(path, collected_ok=True)
     if not (view.path / "answers").is_dir() or not (view.path / "states").is_dir():
-        yield Checked(name="--deep", note="no answers or no states here: nothing is computed again")
+        note = "no answers or no states here (--keep-states none removes them)"
+        yield Checked(name="--deep", note=f"{note}: nothing is computed again")
         return
     with tempfile.TemporaryDirectory() as place:
         again = Path(place)
@@ -209,7 +207,7 @@ def recomputed(path: Path, *, progress: Progress | None = None) -> Iterator[Chec
         names = [file.relative_to(again) for file in sorted(again.rglob("*")) if file.is_file()]
         for name in names:
             if name.parts[0] in ("tables", "probes", "samples.parquet"):
-                yield _compared(view.path, again, name.as_posix())
+                yield compare_files(view.path, again, name.as_posix())
 
 
 def _compute(view: RunView, again: Path, progress: Progress) -> None:
@@ -226,39 +224,3 @@ def _compute(view: RunView, again: Path, progress: Progress) -> None:
         run.store.write("samples.parquet", to_frame(samples).to_parquet)
     else:
         analyse(run, stored_datasets(run))
-
-
-def _compared(path: Path, again: Path, name: str) -> Checked:
-    """Compare a file of the run with its recomputed version."""
-    if not (path / name).is_file():
-        return Checked(name=name, wrong="computed again, it is not in the folder", do=REMAKE)
-    if (path / name).read_bytes() == (again / name).read_bytes():
-        return Checked(name=name, note="computed again, the same bytes")
-    if _same_but_for_rounding(path / name, again / name):
-        return Checked(name=name, note="computed again, equal to rounding")
-    return Checked(
-        name=name,
-        wrong="computed again from answers and states, it comes out otherwise",
-        do="if versions are the same, the folder was tampered with: make the run again",
-    )
-
-
-def _same_but_for_rounding(one: Path, other: Path) -> bool:
-    """Whether two files differ only in the last digits of their numbers."""
-    if one.suffix == ".safetensors":
-        a, b = load_file(one), load_file(other)
-        if {n: own.shape for n, own in a.items()} != {n: own.shape for n, own in b.items()}:
-            return False
-        # By the largest number of a tensor: small weights are sums in which large ones cancel.
-        return all(np.abs(a[n] - b[n]).max() <= _ROUNDING * np.abs(a[n]).max() for n in a)
-    if one.suffix == ".json":  # its checksum of the weights changes with rounding
-        facts = [json.loads(f.read_text(encoding="utf-8")) | {"sha256": ""} for f in (one, other)]
-        return facts[0] == facts[1]
-    read = {".csv": pd.read_csv, ".parquet": pd.read_parquet}.get(one.suffix)
-    if read is None:
-        return False
-    try:
-        pd.testing.assert_frame_equal(read(one), read(other), rtol=_ROUNDING, atol=_ROUNDING)
-    except AssertionError:
-        return False
-    return True

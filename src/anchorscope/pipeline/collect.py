@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope.config import Config
-from anchorscope.detect.collected import draw_answers, questions_of, read_rows
+from anchorscope.detect.collected import check_sampling, draw_answers, questions_of, read_rows
 from anchorscope.detect.read_answers import StatesFolder
 from anchorscope.detect.rows import rows_of_file
 from anchorscope.engine.interventions import CAUGHT, Intervention, knockout_of
@@ -175,11 +175,3 @@ def add_samples(
                 )
         store.save_info({"finished": True})
     return view.path
-
-
-def check_sampling(samples: int, temperature: float) -> None:
-    """Raise a UserError for an invalid number of sampled answers or an invalid temperature."""
-    if samples < 2:
-        raise UserError(f"--samples is {samples}. Accepted: 2 or more, or leave it out.")
-    if not 0 < temperature < float("inf"):
-        raise UserError(f"--temperature is {temperature}. Accepted: a number above 0.")

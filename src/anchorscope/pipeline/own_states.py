@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from anchorscope.config import CHEAP, Config
 from anchorscope.datasets.state_arrays import (
@@ -24,13 +21,13 @@ from anchorscope.datasets.state_arrays import (
     dtype_of,
     facts_of,
     open_arrays,
+    sample_of,
 )
 from anchorscope.errors import UserError
 from anchorscope.pipeline.analyse import analyse_given, publish
 from anchorscope.pipeline.request import Run, option_words
-from anchorscope.probes.folds import Labelled, labelled
+from anchorscope.probes.folds import labelled_by_facts
 from anchorscope.progress import Progress
-from anchorscope.records import Answer, Question, Sample, Span
 from anchorscope.run_folder.states import save_blocks, shard_name
 from anchorscope.run_folder.view import RunView
 from anchorscope.spans.answer import kind_of_answer
@@ -115,8 +112,8 @@ def _store_and_analyse(run: Run, arrays: Arrays, *, name: str, source: Any) -> N
     facts = facts_of(arrays, dataset=name)
     if "kind" not in arrays:
         facts["kind"] = [kind_of_answer(reply) if reply else "" for reply in facts["answer"]]
-    samples = [_sample(row, name) for row in facts.to_dict("records")]
-    answers = _labelled(samples, facts, dataset=name, config=config)
+    samples = [sample_of(row, name) for row in facts.to_dict("records")]
+    answers = labelled_by_facts(samples, facts, name, config)
     with run.stage("states"):
         for array in (*NEEDED, *OPTIONAL):
             file = shard_name(array.removesuffix("_pass").replace("_", "-"), 0)
@@ -145,49 +142,3 @@ def _store_and_analyse(run: Run, arrays: Arrays, *, name: str, source: Any) -> N
         },
     )
     publish(run)
-
-
-def _sample(row: Mapping[Any, Any], dataset: str) -> Sample:
-    """Make a sample from a row of facts; the id replaces a missing text or entity."""
-    id, reply = row["id"], row["answer"]
-    return Sample(
-        question=Question(
-            id=id,
-            dataset=dataset,
-            text=row["question"] or id,
-            answers=(),
-            relation=row["relation"] or None,
-            popularity=None if math.isnan(row["popularity"]) else row["popularity"],
-            entity=row["entity"] or id,
-        ),
-        answer=Answer(
-            id=id, text=reply, token_ids=(), log_probs=(), first_entropy=np.nan, finished=True
-        ),
-        verdict="wrong" if row["z"] else "right",
-        finder="own states",
-        spans=(),
-        answer_span=Span(0, len(reply)) if reply else None,
-        # Placeholders for unknown positions: they mark the sample as usable.
-        prompt_ids=(0, 1),
-        question_tokens=(1,),
-        exact_question=(1,),
-        exact_answer=(2,),
-        kind=row["kind"],
-    )
-
-
-def _labelled(
-    samples: list[Sample], facts: pd.DataFrame, *, dataset: str, config: Config
-) -> Labelled:
-    """Add class, fold and covariates to the samples; facts that the file lacks are left out."""
-    answers, length = labelled(samples, dataset, config), facts["length"].to_numpy()
-    exact, kinds = facts["exact_tokens"].to_numpy(), facts["kind"].to_numpy(str)
-    relations = facts["relation"].to_numpy(str)
-    covariates = replace(
-        answers.covariates,
-        prompt_length=np.zeros(len(length)) if np.isnan(length).all() else length,
-        relation=relations if any(relations) else None,
-        kind=kinds if any(kinds) else None,
-        exact_tokens=None if np.isnan(exact).all() else exact,
-    )
-    return replace(answers, covariates=covariates)

@@ -6,7 +6,7 @@ Preparing makes the prompts, finds their tokens and cuts them into shards.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -34,7 +34,7 @@ from anchorscope.models import Model, load_model
 from anchorscope.models.parts import check_row
 from anchorscope.pathways.effects import check_grouping
 from anchorscope.pipeline.request import Run, command_of
-from anchorscope.records import QuestionSet
+from anchorscope.records import QuestionSet, Verdict
 from anchorscope.run_folder.identity import git_revision, versions, weights_hash
 from anchorscope.spans.question import find_spans, spans_table
 
@@ -145,9 +145,7 @@ def prepare(run: Run, lease: Lease) -> list[Shard]:
         size, shards = run.store.info["shard"], []
         given = read_answers_file(run.config.answers)
         for questions in run.sets:
-            prompts = prompts_by(run, lease, questions, run.config.finder, given)
-            if verdicts:
-                prompts = [replace(p, verdict=verdicts.get(p.question.id)) for p in prompts]
+            prompts = prompts_by(run, lease, questions, run.config.finder, given, verdicts)
             again = retest_prompts(lease.model, questions, prompts, style=style, shots=shots)
             shards += cut_into_shards(
                 prompts, questions.name, size, first=len(shards), retest=again
@@ -165,7 +163,12 @@ def prompt_maker(run: Run, lease: Lease) -> PromptMaker:
 
 
 def prompts_by(
-    run: Run, lease: Lease, questions: QuestionSet, finder: Finder, given: GivenAnswers = None
+    run: Run,
+    lease: Lease,
+    questions: QuestionSet,
+    finder: Finder,
+    given: GivenAnswers = None,
+    verdicts: Mapping[str, Verdict] | None = None,  # by question id
 ) -> list[Prompted]:
     """Make the run's prompts for a question set, with spans found by `finder`."""
     generate = partial(write_lines, lease, max_tokens=24)
@@ -177,7 +180,9 @@ def prompts_by(
     most = max((len(p.given.token_ids) for p in prompts if p.given), default=run.config.max_tokens)
     longest = max((len(prompt.prompt_ids) for prompt in prompts), default=0)
     check_row(lease.model.lm, lease.model.name, longest + most)
-    return prompts
+    if not verdicts:
+        return prompts
+    return [replace(p, verdict=verdicts.get(p.question.id)) for p in prompts]
 
 
 def style_of(run: Run, lease: Lease) -> Style:

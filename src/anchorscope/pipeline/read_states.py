@@ -16,12 +16,23 @@ import numpy as np
 import pandas as pd
 
 from anchorscope.answers.generate import Answered, Answerer
-from anchorscope.answers.prompted import Prompted, Shard, caught, mark_answer, read_answers
+from anchorscope.answers.given import GivenAnswers, read_answers_file
+from anchorscope.answers.prompted import (
+    Prompted,
+    Shard,
+    caught,
+    cut_into_shards,
+    mark_answer,
+    read_answers,
+)
+from anchorscope.answers.verdicts import read_verdicts
 from anchorscope.config import Config
+from anchorscope.datasets.packed import PackedQuestions
 from anchorscope.engine.batches import Budget, in_batches
 from anchorscope.engine.decode import Prefix, Trunk, grow_trunk, read_prefix, states_bytes
 from anchorscope.engine.interventions import (
     CAUGHT,
+    CLEAN,
     Intervention,
     TokenPositions,
     passes_of,
@@ -42,12 +53,21 @@ from anchorscope.engine.read import (
 )
 from anchorscope.evidence.pieces import passes_of_pieces, piece_of
 from anchorscope.evidence.shards import HeldOut, Shards
-from anchorscope.pipeline.prepare import prompt_maker
+from anchorscope.pathways.band import READ
+from anchorscope.pipeline.prepare import prompt_maker, prompts_by
 from anchorscope.pipeline.request import Run
 from anchorscope.probes.folds import labelled
 from anchorscope.probes.probe_set import ProbeSet
-from anchorscope.records import Sample
-from anchorscope.run_folder.samples import answers_name, output_name, stored_answers, to_frame
+from anchorscope.probes.remaining import StoredProbes
+from anchorscope.records import QuestionSet, Sample, Verdict
+from anchorscope.run_folder.samples import (
+    REMAINING,
+    answers_name,
+    output_name,
+    readings_name,
+    stored_answers,
+    to_frame,
+)
 from anchorscope.run_folder.states import save_states, shard_name
 from anchorscope.run_folder.store import Store
 
@@ -101,6 +121,38 @@ def read_states(
             run.progress.advance(len(shards[number]))
 
 
+def read_remaining(run: Run, reader: Reader) -> None:
+    """Read the questions beyond those that probes learn from, with the probes on disk.
+
+    Their answers and readings are files in the folder remaining/; states only where all are kept.
+    """
+    if not run.remaining:
+        return
+    given, verdicts = read_answers_file(run.config.answers), read_verdicts(run.config.verdicts)
+    size, tasks = run.store.info["shard"], []
+    for questions in run.remaining:
+        for start in range(0, len(questions), size):
+            part = questions.questions[start : start + size]
+            work = partial(
+                Worker.read_remaining,
+                number=len(tasks),
+                questions=replace(questions, questions=PackedQuestions(part)),
+                given={q.id: given[q.id] for q in part if q.id in given},
+                verdicts={q.id: verdicts[q.id] for q in part if q.id in verdicts},
+            )
+            tasks.append(Task(f"Shard {len(tasks)} of the remaining questions", work))
+    run.store.save_info({REMAINING: {each.name: len(each) for each in run.remaining}})
+    run.progress.start("remaining questions", sum(map(len, run.remaining)))
+    with run.stage("remaining questions") as stage:
+        for _, (count, tokens) in reader.map(tasks):
+            stage["tokens"] += tokens
+            run.progress.advance(count)
+    number = sum(map(len, run.remaining))
+    run.progress.note(
+        f"{run.store.path}/{REMAINING}/readings: {number:,} questions, read by probes"
+    )
+
+
 def count_passes(config: Config) -> int:
     """Count the passes of a run, each of which stores one state of each answer."""
     return len(CAUGHT) + len(passes_of(config)) + len(passes_of_pieces(config))
@@ -115,6 +167,7 @@ class Worker:
         self.budget = Budget.of(lease.model)
         self.prefix = self.retest_prefix = Prefix((), None)
         self.evidence: Shards | None = None  # of all answers, for pieces of evidence
+        self._probes: dict[str, StoredProbes] = {}  # by dataset, for the remaining questions
         self.tokens = 0  # fed so far
         self._arriving: list[Block] = []
         self._writing: list[Future[None]] = []
@@ -157,6 +210,45 @@ class Worker:
                 self._submit(_write_output, store, number, cut.name, blocks[cut.name])
             self._submit(self._write_states, store, number, cut.name, blocks[cut.name])
         return self.tokens - before
+
+    def read_remaining(
+        self,
+        *,
+        number: int,
+        questions: QuestionSet,  # of one shard
+        given: GivenAnswers,
+        verdicts: Mapping[str, Verdict],
+    ) -> tuple[int, int]:
+        """Read a shard of the remaining questions; return its questions and the tokens fed."""
+        run, before, dataset = self.run, self.tokens, questions.name
+        store = run.store.inside(REMAINING)
+        passes = [cut for cut in passes_of(run.config) if cut.name in READ and not cut.retest]
+        names = (CLEAN.name, *(cut.name for cut in passes))
+        kept = names if run.config.keep_states == "all" else ()
+        files = (
+            answers_name(number),
+            readings_name(number),
+            *(shard_name(n, number) for n in kept),
+        )
+        if all(map(store.has, files)):
+            return len(questions), 0
+        if dataset not in self._probes:
+            run.store.fetch()
+            self._probes[dataset] = StoredProbes.load(run.store, dataset, run.config)
+        prompts = prompts_by(run, self.lease, questions, run.config.finder, given, verdicts)
+        (shard,) = cut_into_shards(prompts, dataset, len(prompts), first=number)
+        samples, blocks = self._read_shard(shard, passes, None)
+        self.finish()  # writing the previous shard: two at most are in memory
+
+        def write_readings(file: Any) -> None:
+            states = {n: [(block.ids, block.states.array()) for block in blocks[n]] for n in names}
+            self._probes[dataset].read(samples, states).to_parquet(file)
+
+        self._submit(store.write, answers_name(number), to_frame(samples).to_parquet)
+        self._submit(store.write, readings_name(number), write_readings)
+        for name in kept:
+            self._submit(self._write_states, store, number, name, blocks[name])
+        return len(questions), self.tokens - before
 
     def finish(self) -> None:
         """Wait until every file is written; raise the first error."""

@@ -44,6 +44,7 @@ class Run:
     store: Store
     config: Config
     sets: Sequence[QuestionSet] = ()
+    remaining: Sequence[QuestionSet] = ()  # beyond those that probes learn from
     progress: Progress = field(default_factory=Quiet)
 
     @classmethod
@@ -55,6 +56,7 @@ class Run:
         sets: Sequence[QuestionSet] = (),
         progress: Progress | None = None,
         *,
+        remaining: Sequence[QuestionSet] = (),
         model: Any = None,
         passes: int = 0,
     ) -> Run:
@@ -62,15 +64,15 @@ class Run:
 
         With `passes`, a disk that cannot hold the states of so many passes is refused as well.
         """
-        room = check_place(config, sets, out, model, passes) if passes else ""
+        room = check_place(config, sets, remaining, out, model, passes) if passes else ""
         store, progress = Store.open(out, identity), progress or Quiet()
         for note in (*chain.from_iterable(map(remarks, sets)), *([room] if room else [])):
             progress.note(note)
-        return cls(store=store, config=config, sets=sets, progress=progress)
+        return cls(store=store, config=config, sets=sets, remaining=remaining, progress=progress)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the run without its progress listener, which stays in this process."""
-        return self.__dict__ | {"progress": Quiet()}
+        """Pickle the run without what stays in this process: listener and remaining questions."""
+        return self.__dict__ | {"progress": Quiet(), "remaining": ()}
 
     @property
     def model_name(self) -> str:
@@ -202,7 +204,7 @@ def check_questions(config: Config, sets: Sequence[QuestionSet]) -> None:
             raise UserError(
                 f"{questions.name} has {len(given)} questions{note}; probes need at least "
                 f"{MIN_OVERALL} right and {MIN_OVERALL} wrong answers. Ask more questions: a "
-                "larger --limit, or a larger file."
+                "larger --limit or --learn-from, or a larger file."
             )
         entities: set[str] = set()
         for question in questions if config.finder in _FROM_TEXT else ():
@@ -215,7 +217,12 @@ def check_questions(config: Config, sets: Sequence[QuestionSet]) -> None:
 
 
 def check_place(
-    config: Config, sets: Sequence[QuestionSet], out: str | Path, model: Any, passes: int
+    config: Config,
+    sets: Sequence[QuestionSet],
+    remaining: Sequence[QuestionSet],
+    out: str | Path,
+    model: Any,
+    passes: int,
 ) -> str:
     """Raise a UserError where a run folder cannot be written to, or will not fit on its disk.
 
@@ -236,4 +243,6 @@ def check_place(
                 shape = read_shape(config.model)
     if shape is None:
         return ""
-    return check_room(folder, disk_bytes(sum(map(len, sets)), *shape, passes))
+    learnt, further = (sum(map(len, part)) for part in (sets, remaining))
+    every = config.keep_states == "all"
+    return check_room(folder, disk_bytes(learnt, further, *shape, passes, all_states=every))

@@ -7,12 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from anchorscope.config import Config
+from anchorscope.datasets.packed import split_sets
 from anchorscope.evidence.pieces import passes_of_pieces
 from anchorscope.pathways.band import best_layer
 from anchorscope.pipeline import analyse, executor, variants
-from anchorscope.pipeline.read_states import Reader, count_passes, read_pieces, read_states
+from anchorscope.pipeline.read_states import (
+    Reader,
+    count_passes,
+    read_pieces,
+    read_remaining,
+    read_states,
+)
 from anchorscope.pipeline.request import Questions, Run, check_questions, resolve
 from anchorscope.progress import Progress
+from anchorscope.run_folder.manifest import STATES
+from anchorscope.run_folder.samples import REMAINING
 from anchorscope.run_folder.view import ROBUST_TABLE, RunView
 
 
@@ -54,9 +63,14 @@ def run(
     variants.ablated_choices(config)
     executor.check_spread(config, model)
     variants.check_reuse(config.reuse, identity)
+    sets, remaining = split_sets(sets, config.learn_from)
     check_questions(config, sets)
     passes = count_passes(config)
-    run = Run.open(out, identity, config, sets, progress, model=model, passes=passes)
+    if remaining:
+        identity |= {"learn_from": config.learn_from}
+    run = Run.open(
+        out, identity, config, sets, progress, remaining=remaining, model=model, passes=passes
+    )
     if config.rank is not None:
         with executor.open_reader(run, model) as reader:
             _read(run, reader)
@@ -65,6 +79,9 @@ def run(
     if not _finished(run):
         with run.store.owned(withdraw=True):
             _read_and_analyse(run, model)
+    if config.keep_states == "none":
+        with run.store.owned():
+            run.store.remove_states()
     return RunView.open(run.store.path)
 
 
@@ -79,6 +96,7 @@ def _read_and_analyse(run: Run, model: Any) -> None:
         layers = {name: best_layer(own) for name, own in readings.items()}
         read_pieces(run, reader, run.config.evidence, layers)
         reworded = variants.read_reworded(run, reader) if run.config.robust else []
+        read_remaining(run, reader)
     for dataset in left:
         tables[dataset.name] = analyse.analyse_dataset(run, dataset, readings[dataset.name])
     joined = analyse.join_tables(run, [tables[dataset.name] for dataset in datasets])
@@ -109,7 +127,10 @@ def _with_extras(run: Run) -> Run:
 
 
 def _finished(run: Run) -> bool:
-    info, config = run.store.info, run.config
+    info, config, path = run.store.info, run.config, run.store.path
+    folders = (path, path / REMAINING) if run.remaining else (path,)
+    if config.keep_states == "all" and not all((each / STATES).is_dir() for each in folders):
+        return False
     there = info.get("ablated") == [*config.ablate] and info.get("evidence") == [*config.evidence]
     robust = run.store.has(ROBUST_TABLE) or not config.robust
     return bool(info.get("finished")) and there and robust and run.whole()

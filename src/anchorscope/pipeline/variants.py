@@ -29,6 +29,7 @@ from anchorscope.answers.prompted import (
     judged,
     prompts_of,
 )
+from anchorscope.answers.verdicts import flip_verdicts
 from anchorscope.config import Config, Finder
 from anchorscope.engine.interventions import (
     CAUGHT,
@@ -233,20 +234,6 @@ def variants_of_states(own: Variant) -> list[Variant]:
     kept = {entities[n] for n in drawn}
     half = [sample for sample in samples if sample.question.entity in kept]
     return [own, *variants, replace(own, name="half", samples=half)]
-
-
-def flip_verdicts(
-    samples: Sequence[Sample], percent: int, *, seed: tuple[int, ...]
-) -> list[Sample]:
-    """Flip `percent` of the usable verdicts between right and wrong, drawn at random."""
-    usable = [number for number, sample in enumerate(samples) if sample.usable]
-    rng = np.random.default_rng(seed)
-    drawn = rng.choice(usable, size=round(len(usable) * percent / 100), replace=False)
-    flipped = list(samples)
-    for number in drawn:
-        verdict = "right" if samples[number].verdict == "wrong" else "wrong"
-        flipped[number] = replace(samples[number], verdict=verdict)
-    return flipped
 
 
 def table_of(rows: Sequence[Row]) -> pd.DataFrame:

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
+import pandas as pd
 
 from anchorscope.config import Config
 from anchorscope.errors import UserError, unknown
 from anchorscope.records import Sample
+from anchorscope.run_folder.table_columns import ProbeName
 from anchorscope.spans.answer import kind_of
 
-ProbeName = Literal["paper", "a", "b"]
 PROBES: tuple[ProbeName, ...] = get_args(ProbeName)
 # Fewest answers of each class in the training part of any probe. Below this the weights are
 # decided by single questions. Overall four times as many are asked for, so that probes "a"
@@ -94,6 +95,23 @@ def labelled(samples: Sequence[Sample], dataset: str, config: Config) -> Labelle
     )
 
 
+def labelled_by_facts(
+    samples: Sequence[Sample], facts: pd.DataFrame, dataset: str, config: Config
+) -> Labelled:
+    """Add class, fold and covariates to the samples; facts that the file lacks are left out."""
+    answers, length = labelled(samples, dataset, config), facts["length"].to_numpy()
+    exact, kinds = facts["exact_tokens"].to_numpy(), facts["kind"].to_numpy(str)
+    relations = facts["relation"].to_numpy(str)
+    covariates = replace(
+        answers.covariates,
+        prompt_length=np.zeros(len(length)) if np.isnan(length).all() else length,
+        relation=relations if any(relations) else None,
+        kind=kinds if any(kinds) else None,
+        exact_tokens=None if np.isnan(exact).all() else exact,
+    )
+    return replace(answers, covariates=covariates)
+
+
 def entity_folds(entities: Sequence[str], *, folds: int = 5, seed: int = 0) -> np.ndarray:
     """The fold of every question, [question] int, all questions of one entity in one fold.
 
@@ -121,6 +139,14 @@ def entity_folds(entities: Sequence[str], *, folds: int = 5, seed: int = 0) -> n
     home = {entity: value % folds for entity, value in hashes.items()}
     _fill_empty(home, hashes, folds)
     return np.array([home[entity] for entity in entities], dtype=np.int64)
+
+
+def folds_like(
+    entities: Sequence[str], known: Mapping[str, int], *, folds: int, seed: int
+) -> np.ndarray:
+    """The folds of further questions, [question] int: `known` by entity, by hash for the others."""
+    numbers = [known.get(entity, _hash(entity, seed) % folds) for entity in entities]
+    return np.array(numbers, dtype=np.int64)
 
 
 def inner_folds(entities: Sequence[str]) -> np.ndarray:

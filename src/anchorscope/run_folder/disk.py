@@ -185,12 +185,20 @@ def refuse_unsafe(folder: Path, names: Iterable[str] | None = None) -> None:
         )
 
 
-def disk_bytes(questions: int, blocks: int, width: int, passes: int) -> float:
-    """Estimate the bytes of a run folder; the states of all passes are in half precision."""
+def disk_bytes(
+    learnt: int, remaining: int, blocks: int, width: int, passes: int, *, all_states: bool
+) -> float:
+    """Estimate the bytes of a folder while its run goes on; states are in half precision.
+
+    Of the `remaining` questions there are readings, by 3 probes under 5 passes, and states where
+    all are kept.
+    """
+    questions = learnt + remaining if all_states else learnt
     states = questions * blocks * width * 2 * passes
     pathways = questions * blocks * 2 * 40  # rows of pathways.parquet, in two modes
     samples = questions * 2000  # rows of samples.parquet and answers/
-    return float(states + pathways + samples + 1.2e6)  # report, figures and tables
+    further = remaining * (blocks * 3 * 5 * 4 + 1500)  # remaining/readings and remaining/answers
+    return float(states + pathways + samples + further + 1.2e6)  # report, figures and tables
 
 
 def check_writable(folder: Path) -> None:

@@ -209,11 +209,12 @@ def read_markers(path: Path) -> Entries:
 def check_files(path: Path) -> Iterator[tuple[str, str]]:
     """Check every file that a run must hold; yield its name and problem ("" if there is none).
 
-    Every byte is read. The folder of states may be missing: it may be removed after a run.
+    Every byte is read. A folder of states may be missing: it may be removed after a run.
     """
     listed, marked, named = read_listing(path), read_markers(path), marked_names(path)
     for name, written in sorted((listed | marked).items()):
-        if (path / STATES).is_dir() or not name.startswith(f"{STATES}/"):
+        inside, is_state, _ = f"/{name}".partition(f"/{STATES}/")
+        if not is_state or (path / inside[1:] / STATES).is_dir():
             yield name, _problem_with(path / name, written)
     torn = named - marked.keys()
     yield from ((marker_name(name), "it is damaged") for name in sorted(torn))

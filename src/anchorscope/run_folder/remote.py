@@ -99,7 +99,7 @@ class Remote:
                 name
                 for name, size in sizes.items()
                 if name not in (OWNER, LOCK)
-                and (states or not name.removeprefix(f"{MARKERS}/").startswith(f"{STATES}/"))
+                and (states or f"/{STATES}/" not in f"/{name}")
                 and not self._is_copied(name, size)
             ]
             for markers in (False, True):
@@ -116,6 +116,11 @@ class Remote:
         """Remove a file under the URL."""
         with self._reached():
             self._fs.rm_file(name)
+
+    def remove_folder(self, name: str) -> None:
+        """Remove a folder and all files in it under the URL."""
+        with self._reached():
+            self._fs.rm(name, recursive=True)
 
     @contextmanager
     def claimed(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from anchorscope.records import Answer, Question, Sample
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.table_columns import OUTPUT_ROWS
 
+REMAINING = "remaining"  # the folder of questions beyond those that probes learn from
 _SAMPLE = TypeAdapter(Sample)
 _POSITIONS = ("prompt_ids", "question_tokens", "exact_question", "exact_answer")
 _COUNTED = (*_POSITIONS, "content_tokens")
@@ -98,6 +99,11 @@ def _nested(row: Mapping[Any, Any]) -> dict[str, Any]:
 def answers_name(number: int) -> str:
     """The file name of a shard's samples in the run folder."""
     return f"answers/{number:05d}.parquet"
+
+
+def readings_name(number: int) -> str:
+    """The file name of a shard's readings, in the folder `REMAINING` of the run folder."""
+    return f"readings/{number:05d}.parquet"
 
 
 def stored_answers(store: Store, number: int) -> list[Sample]:

@@ -111,7 +111,7 @@ def shards_of(path: Path, intervention: str) -> list[Shard]:
     """Open the files of a pass's states in a run folder, in their order."""
     files = sorted((path / "states" / intervention).glob("*.safetensors"))
     if not files:
-        raise UserError(f"'{path}' holds no states of '{intervention}'. Collect them first.")
+        raise _missing_states(path, f"states of '{intervention}'")
     shards = [open_shard(file) for file in files]
     for shard in shards:
         if shard.shape[1:] != shards[0].shape[1:]:
@@ -123,8 +123,18 @@ def shards_of(path: Path, intervention: str) -> list[Shard]:
 
 
 def passes_in(path: Path) -> list[str]:
-    """The passes whose states a run folder holds."""
-    return sorted({file.parent.name for file in (path / "states").glob("*/*.safetensors")})
+    """The passes whose states a run folder holds; a UserError where it holds none."""
+    names = sorted({file.parent.name for file in (path / "states").glob("*/*.safetensors")})
+    if not names:
+        raise _missing_states(path, "states")
+    return names
+
+
+def _missing_states(path: Path, what: str) -> UserError:
+    return UserError(
+        f"'{path}' holds no {what}: none were collected, or they were removed. The command that "
+        "made the run reads them again with --keep-states all."
+    )
 
 
 def require_whole_states(path: Path) -> None:
@@ -137,7 +147,8 @@ class StateBank:
     """The states of some questions of a run folder, in the order of `ids`; NaN where there is none.
 
     A layer is read from disk whenever it is needed: the system caches recent reads, and copying a
-    layer takes a sixtieth of the time of fitting a probe on it. Pickling drops the memory maps.
+    layer takes a sixtieth of the time of fitting a probe on it. A shard is mapped while it is read:
+    a process may have no more than 65,530 maps on Linux. Pickling drops what was found.
     `other_names` maps a pass to the pass whose states are read instead.
     """
 
@@ -163,10 +174,10 @@ class StateBank:
         """The states [question, width] of one layer in the precision of the files."""
         (_, width), matches = self._find(name)
         # A shard with a value beyond the range of float16 is in float32.
-        kinds = [match.states.dtype for match in matches] or [np.dtype(np.float16)]
+        kinds = [match.shard.dtype for match in matches] or [np.dtype(np.float16)]
         out = np.full((len(self.ids), width), np.nan, np.result_type(*kinds))
-        for rows, states, stored in matches:
-            out[rows] = states[stored, layer - 1]
+        for rows, shard, stored in matches:
+            out[rows] = shard.states()[stored, layer - 1]
         return out
 
     def all_layers(self, name: str, out: np.ndarray | None = None) -> np.ndarray:
@@ -175,8 +186,8 @@ class StateBank:
         if out is None:
             out = np.empty((len(self.ids), *shape), np.float32)
         out[:] = np.nan
-        for rows, states, stored in matches:
-            out[rows] = states[stored]
+        for rows, shard, stored in matches:
+            out[rows] = shard.states()[stored]
         return out
 
     def _find(self, name: str) -> tuple[tuple[int, int], list[_Match]]:
@@ -188,7 +199,7 @@ class StateBank:
                 stored = [row for row, id in enumerate(shard.ids) if id in place]
                 if stored:
                     rows = [place[shard.ids[row]] for row in stored]
-                    matches.append(_Match(rows, shard.states(), stored))
+                    matches.append(_Match(rows, shard, stored))
             self._found[name] = shards[0].shape[1:], matches
         return self._found[name]
 
@@ -197,7 +208,7 @@ class _Match(NamedTuple):
     """The rows of a `StateBank` whose states are in one shard."""
 
     rows: list[int]  # of the bank
-    states: np.ndarray  # of the shard, mapped
+    shard: Shard
     stored: list[int]  # rows of the shard
 
 

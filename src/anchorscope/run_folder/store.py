@@ -9,6 +9,7 @@ owner's lock, on NFS too, and drops it when the process ends; `owner.json` names
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -33,8 +34,10 @@ from anchorscope.run_folder.disk import (
 from anchorscope.run_folder.manifest import (
     FORMAT,
     LOCK,
+    MARKERS,
     OWNER,
     RUN,
+    STATES,
     Busy,
     info_text,
     marked_names,
@@ -47,6 +50,8 @@ from anchorscope.run_folder.manifest import (
     this_owner,
 )
 from anchorscope.run_folder.remote import Remote, remote_of
+
+_REMOVED = f".{STATES}.removed"
 
 
 class Store:
@@ -168,6 +173,20 @@ class Store:
                 return False
             self._seen[name] = stamp
         return stamp[0] == entry.bytes
+
+    def remove_states(self) -> None:
+        """Remove the states of the run, and of the questions in folders inside it.
+
+        A folder is renamed first: of states half of which are gone, half would count as damaged.
+        """
+        for folder in sorted(self.root.rglob(STATES)):
+            name = folder.relative_to(self.root)
+            if folder.is_dir() and MARKERS not in name.parts:
+                if self.remote is not None:
+                    self.remote.remove_folder(name.as_posix())
+                folder.rename(folder.with_name(_REMOVED))
+        for folder in self.root.rglob(_REMOVED):
+            shutil.rmtree(folder)
 
     def relist(self) -> None:
         """Update a finished run's list of files, and restore lost markers.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import get_args
+from typing import Literal, get_args
 
 from anchorscope.records import MODES, FindingName
 
@@ -55,6 +55,9 @@ ROBUST = _names(
     "variant dataset layer n paper_gap same_gap strict_gap gap_low gap_high finding agrees"
 )
 PATHWAYS = _names("id dataset layer mode z prediction logit_clean logit_knockout pathway")
+# remaining/readings has a row for each probe, and a column for each pass behind these.
+ProbeName = Literal["paper", "a", "b"]
+READINGS = _names("id dataset entity z fold layer probe")
 # samples.parquet has all fields of a sample; every reader relies on these.
 SAMPLES = _names(
     "id dataset question answers answer verdict finder span_starts span_stops "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.disk import refuse_unsafe
 from anchorscope.run_folder.manifest import RUN, check_info, read_info, require_whole
 from anchorscope.run_folder.remote import local_folder
-from anchorscope.run_folder.samples import from_frame
+from anchorscope.run_folder.samples import REMAINING, from_frame
 from anchorscope.run_folder.table_columns import Columns
 
 ROBUST_TABLE = "tables/robust.csv"  # only with --robust
@@ -212,6 +212,20 @@ class RunView:
         _require_once(table, file, ("id",))
         _require_among(table, file, "dataset", self.datasets)
         return table, samples
+
+    def readings(self, layer: int, probe: table_columns.ProbeName = "paper") -> pd.DataFrame:
+        """Logits of one probe at layer k (from 1) for the questions beyond `learn_from`.
+
+        A row for each question: `table_columns.READINGS`, then a column for each pass. Empty where
+        the probes learnt from all questions.
+        """
+        files = sorted((self.path / REMAINING / "readings").glob("*.parquet"))
+        filters = [("layer", "==", layer), ("probe", "==", probe)]
+        read = partial(pd.read_parquet, filters=filters)
+        names = [file.relative_to(self.path).as_posix() for file in files]
+        columns = table_columns.READINGS
+        parts = [_read(self, name, columns, read) for name in names]
+        return pd.concat(parts or [pd.DataFrame(columns=list(columns))], ignore_index=True)
 
     def delta_p(self) -> pd.DataFrame:
         """ΔP by layer, mode and pathway, with intervals: a tidy copy of tables/layers.csv."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pandas as pd
 
 from anchorscope.records import MODES
 from anchorscope.run_folder.disk import write_atomic
-from anchorscope.run_folder.view import RunView, records
+from anchorscope.run_folder.view import RunView, records, values, where
 from anchorscope.show.canvas import save_figure
 from anchorscope.show.charts import all_titles
 from anchorscope.show.claims import grouped_claims, single_columns
@@ -22,6 +23,7 @@ from anchorscope.show.html import render_page
 from anchorscope.show.report import finding_name
 
 _LONGEST = 150  # bytes of a panel's title in a file name, which has 255 at most
+_STATES = ("preparation", "answers and states", "remaining questions")  # read with the model
 _PANEL = 430  # pixels of width for each model of a panel
 
 
@@ -104,3 +106,42 @@ def _linked(folder: Path, row: Mapping[str, Any]) -> dict[str, Any]:
     report = folder / str(row["folder"]) / "report.html"
     link = f"{quote(str(row['folder']))}/report.html" if report.is_file() else ""
     return {**row, "words": finding_name(row), "link": link}
+
+
+def dataset_rows(view: RunView) -> list[dict[str, Any]]:
+    """The numbers of study.csv of a finished run, a row for each dataset."""
+    rows = []
+    for dataset in view.titles:
+        verdicts = Counter(values(where(view.samples, dataset=dataset), "verdict"))
+        (found,) = records(where(view.findings, dataset=dataset))
+        at = {"dataset": dataset, "layer": found["layer"]}
+        (probe,) = records(where(view.probes, **at))
+        paper = where(view.layers, mode="paper", **at).set_index("pathway")["delta_p"]
+        row = {
+            "dataset": dataset,
+            "right": verdicts["right"],
+            "wrong": verdicts["wrong"],
+            "abstained": verdicts["abstain"],
+            **{name: probe[name] for name in ("auroc", "auroc_low", "auroc_high")},
+            "paper_gap": paper["Q"] - paper["A"],
+        }
+        row |= {f"strict_{name}": found[name] for name in ("gap", "gap_low", "gap_high")}
+        same = ("n", "layer", "finding", "by", "why", "power_half", "power_fifth")
+        rows.append(row | {name: found[name] for name in same})
+    return rows
+
+
+def cost_row(view: RunView) -> dict[str, Any]:
+    """Make a row of costs.csv: a run's seconds, tokens and bytes, removed states included."""
+    stages: dict[str, dict[str, float]] = view.info["stages"]
+    seconds = {name: stage["seconds"] for name, stage in stages.items()}
+    states = sum(seconds.get(name, 0.0) for name in _STATES)
+    neither = sum(seconds.get(name, 0.0) for name in ("model", "report"))
+    return {
+        "model": view.model_name,
+        "seconds": sum(seconds.values()),
+        "states_seconds": states,
+        "analysis_seconds": sum(seconds.values()) - states - neither,
+        "tokens": sum(stage["tokens"] for stage in stages.values()),
+        "disk": sum(int(entry.split()[0]) for entry in view.info["files"].values()),
+    }

@@ -11,9 +11,7 @@ are not repeated.
 from __future__ import annotations
 
 import gc
-import shutil
 import traceback
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,6 +23,7 @@ import torch
 
 from anchorscope.claims.table import claims_table
 from anchorscope.config import Config
+from anchorscope.datasets.packed import split_sets
 from anchorscope.errors import UserError, user_path
 from anchorscope.models.load import read_shape
 from anchorscope.pipeline.read_states import count_passes
@@ -35,16 +34,16 @@ from anchorscope.progress import Progress, Quiet
 from anchorscope.records import QuestionSet
 from anchorscope.run_folder.disk import GB, check_room, check_writable, disk_bytes, write_atomic
 from anchorscope.run_folder.manifest import read_info
-from anchorscope.run_folder.view import RunView, records, values, where
+from anchorscope.run_folder.samples import REMAINING
+from anchorscope.run_folder.view import RunView
 from anchorscope.show.claims import claim_inputs
-from anchorscope.show.study import write_page
+from anchorscope.show.study import cost_row, dataset_rows, write_page
 
 STUDY = (
     "model", "folder", "panel", "dataset", "state", "error", "n", "right", "wrong", "abstained",
     "layer", "auroc", "auroc_low", "auroc_high", "paper_gap", "strict_gap", "strict_gap_low",
     "strict_gap_high", "finding", "by", "why", "power_half", "power_fifth",
 )  # fmt: skip
-_STATES = ("preparation", "answers and states")  # stages that read with the model
 Result = TypeVar("Result")
 
 
@@ -78,9 +77,7 @@ class Plan:
             raise UserError(f"The study was not started. To fix ({count}):\n{lines}")
 
 
-def plan_study(
-    study: Study, out: Path, *, drop_states: bool = False, check_disk: bool = True
-) -> Plan:
+def plan_study(study: Study, out: Path, *, check_disk: bool = True) -> Plan:
     """Plan a study in folder `out`; no run is started and no folder is made."""
     problems: list[str] = []
 
@@ -108,11 +105,12 @@ def plan_study(
         for model in study.models
     ]
     runs = [run for run in planned if run is not None]
-    needed = [run.disk for run in runs if not run.finished]
+    left = [run for run in runs if not run.finished]
+    removed = [run.disk for run in left if run.config.keep_states == "none"]
+    kept = sum(run.disk for run in left) - sum(removed)
     if check_disk:
         attempt("--out", lambda: check_writable(out))
-        most = max(needed, default=0.0) if drop_states else sum(needed)
-        attempt("--out", lambda: check_room(out, most))
+        attempt("--out", lambda: check_room(out, kept + max(removed, default=0.0)))
     return Plan(runs=runs, problems=problems)
 
 
@@ -127,20 +125,29 @@ def _plan_run(
         resolve(None, list(sets), config)  # raises an error where they are on other questions
     info = (read_info(folder) if folder.is_dir() else None) or {}
     finished = bool(info.get("finished"))
+    learnt, further = split_sets(sets, config.learn_from)
     return PlannedRun(
         model=model,
         config=config,
         sets=sets,
-        disk=disk_bytes(sum(map(len, sets)), *shape, count_passes(config)),
-        hours=None if finished else _hours_left(folder, info, sets),
+        disk=disk_bytes(
+            sum(map(len, learnt)),
+            sum(map(len, further)),
+            *shape,
+            count_passes(config),
+            all_states=config.keep_states == "all",
+        ),
+        hours=None if finished else _hours_left(folder, info, [*learnt, *further]),
         finished=finished,
     )
 
 
 def _hours_left(folder: Path, info: dict[str, Any], sets: Sequence[QuestionSet]) -> float | None:
     """Estimate the hours of reading left in a run; None before its first shard."""
-    spent = info.get("stages", {}).get("answers and states", {}).get("seconds")
-    read = len(list((folder / "answers").glob("*.parquet")))
+    stages = info.get("stages", {})
+    names = ("answers and states", "remaining questions")
+    spent = sum(stages.get(name, {}).get("seconds", 0.0) for name in names)
+    read = sum(len(list((folder / part / "answers").glob("*.parquet"))) for part in ("", REMAINING))
     if not spent or not read or "shard" not in info:
         return None
     shards = sum(-(-len(questions) // info["shard"]) for questions in sets)
@@ -184,7 +191,6 @@ def study(
     study: str | Path | Study,
     *,
     out: str | Path,
-    drop_states: bool = False,
     progress: Progress | None = None,
 ) -> StudyResult:
     """Run every model of a study in folder `out`, or continue; checked whole before it starts.
@@ -194,8 +200,6 @@ def study(
     Args:
         study: A shipped name, a .toml file, or a `Study`.
         out: The folder of the study; each run has a folder in it.
-        drop_states: Remove the states of each run when it is finished: they are most of the disk,
-            and only a further analysis would read them again.
         progress: A listener to stages and notes; silent without one.
 
     Returns:
@@ -209,7 +213,7 @@ def study(
     """
     study = study if isinstance(study, Study) else read_study(study)
     folder, progress = user_path(out), progress or Quiet()
-    plan = plan_study(study, folder, drop_states=drop_states)
+    plan = plan_study(study, folder)
     plan.require_sound()
     by_rank = any(planned.config.rank is not None for planned in plan.runs)
     outcomes: dict[str, Outcome] = {}
@@ -219,9 +223,6 @@ def study(
         outcomes[name] = _run_or_error(planned, folder, progress)
         gc.collect()  # here no frame and no traceback holds the model any more
         torch.cuda.empty_cache()  # does nothing without a GPU
-        # With ranks no run is finished until the study is run without them.
-        if drop_states and not by_rank and isinstance(outcomes[name], RunView):
-            shutil.rmtree(folder / name / "states", ignore_errors=True)
     if not by_rank:
         _write_overview(study, plan, folder, outcomes)
     finished = outcomes.items() if not by_rank else ()
@@ -264,7 +265,7 @@ def _write_overview(
         views = [outcomes[model.name] for model in models if model.name in outcomes]
         if runs := [view for view in views if isinstance(view, RunView)]:
             shown[title] = runs
-    costs = pd.DataFrame([_cost_row(run) for runs in shown.values() for run in runs])
+    costs = pd.DataFrame([cost_row(run) for runs in shown.values() for run in runs])
     write_atomic(folder / "costs.csv", costs.to_csv(index=False))
     # Models are compared by size within their panel only.
     inputs = [[claim_inputs(run) for run in runs] for runs in shown.values()]
@@ -291,38 +292,4 @@ def _study_rows(planned: PlannedRun, view: Outcome) -> list[dict[str, Any]]:
         about |= {"state": "failed", "error": view}
         return [{**about, "dataset": one.name} for one in planned.sets]
     about |= {"state": "finished", "error": ""}
-    rows = []
-    for dataset in view.titles:
-        verdicts = Counter(values(where(view.samples, dataset=dataset), "verdict"))
-        (found,) = records(where(view.findings, dataset=dataset))
-        at = {"dataset": dataset, "layer": found["layer"]}
-        (probe,) = records(where(view.probes, **at))
-        paper = where(view.layers, mode="paper", **at).set_index("pathway")["delta_p"]
-        row = about | {
-            "dataset": dataset,
-            "right": verdicts["right"],
-            "wrong": verdicts["wrong"],
-            "abstained": verdicts["abstain"],
-            **{name: probe[name] for name in ("auroc", "auroc_low", "auroc_high")},
-            "paper_gap": paper["Q"] - paper["A"],
-        }
-        row |= {f"strict_{name}": found[name] for name in ("gap", "gap_low", "gap_high")}
-        same = ("n", "layer", "finding", "by", "why", "power_half", "power_fifth")
-        rows.append(row | {name: found[name] for name in same})
-    return rows
-
-
-def _cost_row(view: RunView) -> dict[str, Any]:
-    """Make a row of costs.csv: a run's seconds, tokens and bytes, removed states included."""
-    stages: dict[str, dict[str, float]] = view.info["stages"]
-    seconds = {name: stage["seconds"] for name, stage in stages.items()}
-    states = sum(seconds.get(name, 0.0) for name in _STATES)
-    neither = sum(seconds.get(name, 0.0) for name in ("model", "report"))
-    return {
-        "model": view.model_name,
-        "seconds": sum(seconds.values()),
-        "states_seconds": states,
-        "analysis_seconds": sum(seconds.values()) - states - neither,
-        "tokens": sum(stage["tokens"] for stage in stages.values()),
-        "disk": sum(int(entry.split()[0]) for entry in view.info["files"].values()),
-    }
+    return [{**about, **row} for row in dataset_rows(view)]
