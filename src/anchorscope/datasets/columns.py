@@ -90,7 +90,7 @@ def _check_missing(
 
 
 def drafts(
-    rows: Sequence[Row | str],
+    rows: list[Row] | list[Row | str],
     dataset: str,
     split: str,
     where: str,
@@ -100,12 +100,17 @@ def drafts(
     """Turn each row into a draft; None for a bad row that is skipped. An error names all bad rows.
 
     A row that is a text could not be read: the text is the reason. Rows are counted from 1, without
-    the header. `split` is the default for rows that name none.
+    the header. `split` is the default for rows that name none. `rows` is empty afterwards: a row's
+    memory is free once its draft is made.
     """
     made: list[Draft | None] = []
     bad: list[str] = []
     first: dict[tuple[str, str], int] = {}  # the row of each split and id
-    for number, row in enumerate(rows, 1):
+    count, named = len(rows), 0
+    rows.reverse()
+    for number in range(1, count + 1):
+        row = rows.pop()
+        named += not isinstance(row, str) and bool(row.get("subject") or row.get("subjects"))
         try:
             if isinstance(row, str):
                 raise ValueError(f" {row}.")
@@ -125,14 +130,13 @@ def drafts(
     if len(bad) == 1 and not skip_bad_rows:
         raise UserError(f"{bad[0]} Or {skip} it out.")
     if bad and not skip_bad_rows:
-        lines = [f"{len(bad)} of {len(rows)} rows of {where} cannot be used:", *bad[:MOST_NAMED]]
+        lines = [f"{len(bad)} of {count} rows of {where} cannot be used:", *bad[:MOST_NAMED]]
         lines += [f"and {len(bad) - MOST_NAMED} more"] if len(bad) > MOST_NAMED else []
         raise UserError("\n  ".join(lines) + f"\n{skip} them out.")
     good = [draft for draft in made if draft is not None]
-    named = [r for r in rows if not isinstance(r, str) and (r.get("subject") or r.get("subjects"))]
     if named and good and not any(draft.question.subjects for draft in good):
         raise UserError(
-            f"None of the {len(named)} subjects of {where} stands in its question. A subject is "
+            f"None of the {named} subjects of {where} stands in its question. A subject is "
             "the part of the question that names what is asked about, as written there."
         )
     return made

@@ -227,7 +227,7 @@ def from_hub(source: Source, place: HubPlace) -> list[Draft | None]:
             f"({type(error).__name__}). Try again with a connection, or give a file: "
             f"{source.formats}, or {OWN}."
         ) from error
-    return drafts([source.normal(row) for row in rows], source.name, place.split, place.path)
+    return drafts([*map(source.normal, rows)], source.name, place.split, place.path)
 
 
 def read_address(text: str) -> tuple[str, str | None, str | None]:
