@@ -17,6 +17,7 @@ ORDER = [
     {"errors", "records", "progress", "parallel"},
     {"stats", "run_folder"},
     {"config"},
+    {"engine_vllm"},
     {"datasets", "models"},
     {"engine"},
     {"spans", "answers"},

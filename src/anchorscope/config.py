@@ -13,6 +13,7 @@ from anchorscope.run_folder.table_columns import PIECES
 PromptStyle = Literal["auto", "chat", "text"]
 Finder = Literal["auto", "given", "rules", "model", "spacy", "all"]
 Where = Literal["pre", "post"]
+Engine = Literal["transformers", "vllm"]
 Keys = Literal["exact", "question", "neutral", "content"]
 Delta = Literal["points", "relative", "logit"]
 Balance = Literal["weights", "none"]
@@ -144,6 +145,10 @@ class Config:
         CHEAP, f"Further evidence: all, none, or of {', '.join(EVIDENCE)}."
     )
     device: str = _other("auto", "auto, balanced (over all devices), cpu, cuda, cuda:N, or mps.")
+    engine: Engine = _other(
+        "transformers", "What computes: transformers, or vllm for large models.", choices=Engine
+    )
+    tensor_parallel: int = _other(1, "GPUs that share a model under --engine vllm.", least=1)
     shard: int | None = _other(
         None, "Questions saved together; None: 4 to 64, on a GPU 1024 to 4096.", least=1
     )

@@ -11,11 +11,12 @@ from anchorscope.answers.generate import Answered, answer_offsets
 from anchorscope.answers.given import GivenAnswer, GivenAnswers, unread_answer
 from anchorscope.answers.judge import judge
 from anchorscope.datasets.text import digest
-from anchorscope.engine.decode import Prefix, shared_prefix
+from anchorscope.engine.decode import Prefix, read_served, shared_prefix
 from anchorscope.engine.interventions import CAUGHT, RETESTED
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.read import Block, read_given
 from anchorscope.engine.transfer import HostCopy, to_device
+from anchorscope.engine_vllm import WrittenAnswer
 from anchorscope.errors import UserError
 from anchorscope.models import Model
 from anchorscope.models.prompts import (
@@ -219,13 +220,21 @@ def mark_answer(model: Model, prompt: Prompted, answer: Answer) -> Sample:
 def read_answers(lease: Lease, prefix: Prefix, batch: Sequence[Prompted]) -> Answered:
     """Read the given answers of a batch of prompts, in one pass, as if they had been decoded."""
     given = [prompt.given for prompt in batch if prompt.given is not None]
+    prompts = [prompt.prompt_ids for prompt in batch]
+    ends = [prompt.question_tokens[-1] for prompt in batch]
+    if lease.server is not None:
+        written = [WrittenAnswer(answer.token_ids, True) for answer in given]
+        served = read_served(lease, prefix, prompts, written, extra_position=ends)
+        pairs = zip(given, served.answers, strict=True)
+        answers = tuple(replace(answer, **vars(own)) for answer, own in pairs)
+        return Answered(answers, served.states, served.trunk, served.extra)
     read = read_given(
         lease,
         prefix,
-        [prompt.prompt_ids for prompt in batch],
+        prompts,
         [answer.token_ids for answer in given],
         [range(len(answer.token_ids)) for answer in given],
-        extra_position=[prompt.question_tokens[-1] for prompt in batch],
+        extra_position=ends,
     )
     pairs = zip(given, read.answers, strict=True)
     answers = tuple(replace(answer, **vars(own)) for answer, own in pairs)

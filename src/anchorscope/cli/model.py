@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,15 +14,17 @@ from anchorscope.cli.terminal import Bar, Terminal, echo, plain_table, quiet_lib
 from anchorscope.config import Config
 from anchorscope.datasets import DATASETS
 from anchorscope.errors import UserError
+from anchorscope.models import LOADING
 from anchorscope.models.locate import WEIGHTS
 
 if TYPE_CHECKING:
+    from anchorscope.engine.check import Check
     from anchorscope.models import Model
 
 LOADED = ("device", "revision", "adapter")  # options of every command that loads a model
 
 
-@with_config("model", "dtype", *LOADED, "trust_remote_code")
+@with_config("model", *LOADING)
 def doctor(
     config: Config,
     states: Annotated[
@@ -32,8 +34,9 @@ def doctor(
 ) -> None:
     """Check that the knockout is exact on a model, line by line; exit code 2 if a check fails.
 
-    With --states, also whether states that another program wrote are this model's: rows mixed up,
-    positions or layers shifted, the final norm applied, BOS missing, another dtype.
+    With --engine vllm, compare what vLLM computes with transformers on the same weights: both must
+    fit. With --states, also whether states that another program wrote are this model's: rows mixed
+    up, positions or layers shifted, the final norm applied, BOS missing, another dtype.
 
     Example: `anchorscope doctor --model Qwen/Qwen3-8B`
     """
@@ -41,12 +44,12 @@ def doctor(
     from anchorscope.models import load_model
 
     quiet_libraries()
-    options = {name: getattr(config, name) for name in (*LOADED, "dtype", "trust_remote_code")}
-    loaded = load_model(config.model, **options)
+    loaded = load_model(config.model, **{name: getattr(config, name) for name in LOADING})
     console = Terminal(soft_wrap=True)
     console.print(f"{loaded.name}: {loaded.why}", markup=False)
+    checks = check_model(loaded) if loaded.server is None else _compare(loaded, config)
     count = failed = 0
-    for check in chain(check_model(loaded), check_states(loaded, states) if states else ()):
+    for check in chain(checks, check_states(loaded, states) if states else ()):
         count, failed = count + 1, failed + (not check.ok)
         console.print("[green]  ok [/]" if check.ok else "[red]  no [/]", end="")
         console.print(f" {check.name} ({check.seen})", markup=False)
@@ -54,6 +57,15 @@ def doctor(
         console.print(f"{failed} of {count} checks failed: see the lines that begin with no.")
         raise typer.Exit(2)
     console.print(f"{count} checks passed: this model can be run.")
+
+
+def _compare(served: Model, config: Config) -> Iterator[Check]:
+    """Check a model inside vLLM against the same weights loaded by transformers."""
+    from anchorscope.engine.check import check_served
+    from anchorscope.models import load_model
+
+    own = {name: getattr(config, name) for name in LOADING} | {"engine": "transformers"}
+    return check_served(served, load_model(config.model, **own))
 
 
 def get(

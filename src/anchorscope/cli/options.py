@@ -58,7 +58,9 @@ PANELS = {
     ),
     "More results": ("ablate", "robust", "evidence"),
     "Many questions": ("learn_from", "keep_states"),
-    "Model and device": ("dtype", "device", "revision", "adapter", "trust_remote_code"),
+    "Model and device": (
+        "dtype", "device", "revision", "adapter", "trust_remote_code", "engine", "tensor_parallel",
+    ),
     "Batches, workers and clusters": (
         "shard", "batch_tokens", "workers", "threads", "ray", "gpus_per_worker", "rank",
         "world_size",

@@ -8,8 +8,9 @@ until all rows have ended, and keeps the state of each token as it is fed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from torch import Tensor
 from anchorscope.engine.layout import PAD, GrowingCache, Layout, Pair, Stretch, distinct_tokens
 from anchorscope.engine.lease import Lease, Read
 from anchorscope.engine.transfer import to_device
+from anchorscope.engine_vllm import Readings, ReadRequest, WrittenAnswer
+from anchorscope.errors import UserError
 from anchorscope.models import Model
 from anchorscope.records import DecodedAnswer
 
@@ -102,8 +105,8 @@ def shared_prefix(prompts: Sequence[Sequence[int]], stop: int) -> tuple[int, ...
 
 def read_prefix(lease: Lease, ids: Sequence[int]) -> Prefix:
     """Compute the keys and values of a prefix."""
-    if not ids:
-        return Prefix((), None)
+    if not ids or lease.server is not None:
+        return Prefix(tuple(ids), None)
     at = torch.arange(len(ids), device=lease.model.device)[None]
     memory = GrowingCache(lease.model.blocks, len(ids), segmented=lease.fused)
     tokens = torch.tensor([list(ids)], device=lease.model.device)
@@ -126,8 +129,12 @@ def grow_trunk(
     States are kept at each prompt's last token, and at its `extra_position`, if given.
     """
     turns = tuple(tuple(prompt[len(prefix) :]) for prompt in prompts)
-    tokens = pad_left(turns, 0, lease.model.device)
     at = pad_left([range(len(prefix), len(p)) for p in prompts], PAD, lease.model.device)
+    if lease.server is not None:  # which reads whole rows: a trunk there is its tokens alone
+        none = torch.empty(0)
+        pairs = ((none, none),) * lease.model.blocks
+        return GrownTrunk(Trunk(prefix, turns, at, pairs), GrowingCache(0, 0), Read(none, None))
+    tokens = pad_left(turns, 0, lease.model.device)
     memory = GrowingCache(
         lease.model.blocks, at.shape[1] + room, prefix.pairs, segmented=lease.fused
     )
@@ -163,7 +170,7 @@ class DecodedBatch:
     """A batch of answers, the states of all layers at their tokens, and their trunk."""
 
     answers: tuple[DecodedAnswer, ...]
-    states: Tensor  # [row, token, layer, width], on the model's device; drawn answers: none
+    states: Tensor | ServedStates  # [row, token, layer, width]; drawn answers: none
     trunk: Trunk
     extra: Tensor | None  # [row, layer, width] at the extra position of the prompts, if given
 
@@ -203,6 +210,16 @@ def write_answers(
     `on_token` is called with each step; drawn answers are not fed their last allowed token.
     """
     model, device = lease.model, lease.model.device
+    if lease.server is not None:
+        if sampling is not None or on_token is not None:
+            raise UserError(
+                "Drawn answers and streaming are not offered with --engine vllm. Accepted there: "
+                "greedy answers; or --engine transformers."
+            )
+        written = lease.server.write(prompts, stop_ids=stop_ids.tolist(), limit=limit)
+        read = read_served(lease, prefix, prompts, written, extra_position=extra_position)
+        own = (replace(answer, off_greedy=0) for answer in read.answers)  # but for rounding
+        return replace(read, answers=tuple(own))
     grown = grow_trunk(lease, prefix, prompts, room=limit, head=True, extra_position=extra_position)
     memory, logits, at = grown.memory, grown.last.logits, grown.trunk.at
     choose = likeliest
@@ -271,6 +288,59 @@ def write_answers(
         for (ids, own, spread, n), done in zip(parts, (length >= 0).tolist(), strict=True)
     )
     return DecodedBatch(answers, states, grown.trunk, grown.last.extra)
+
+
+@dataclass(frozen=True)
+class ServedStates:
+    """States of answer tokens [row, token, layer, width] that stay with vLLM until chosen."""
+
+    readings: Readings
+    answer_at: tuple[int, ...]  # the position of each row's first answer token
+    device: torch.device = torch.device("cpu")
+
+    def __getitem__(self, at: Any) -> Tensor:
+        """States [place, layer, width] at rows and tokens, [place] each."""
+        rows, tokens = (index.tolist() for index in at)
+        places = [self.answer_at[row] + token for row, token in zip(rows, tokens, strict=True)]
+        return self.readings.states(rows, places)
+
+
+def read_served(
+    lease: Lease,
+    prefix: Prefix,
+    prompts: Sequence[Sequence[int]],
+    answers: Sequence[WrittenAnswer],
+    *,
+    extra_position: Sequence[int] | None = None,
+) -> DecodedBatch:
+    """Read answers behind their prompts by vLLM: a row each, whatever wrote the answer."""
+    assert lease.server is not None
+    starts, requests = tuple(len(prompt) for prompt in prompts), []
+    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        ids = (*prompt, *answer.token_ids)
+        more = () if extra_position is None else (extra_position[row],)
+        places = (*more, *range(len(prompt), len(ids)))
+        scored = len(answer.token_ids)
+        requests.append(ReadRequest(ids=ids, positions=places, scored=scored))
+    readings = lease.server.read(requests)
+    extra = None
+    if extra_position is not None:
+        extra = readings.states(range(len(prompts)), extra_position)
+    decoded = []
+    for answer, scores in zip(answers, readings.scores, strict=True):
+        log_probs, _, entropies, likeliest = scores.T.tolist()
+        decoded.append(
+            DecodedAnswer(
+                token_ids=answer.token_ids,
+                log_probs=tuple(log_probs),
+                first_entropy=entropies[0] if entropies else np.nan,
+                finished=answer.finished,
+                entropies=tuple(entropies),
+                off_greedy=likeliest.count(0.0),
+            )
+        )
+    trunk = grow_trunk(lease, prefix, prompts).trunk
+    return DecodedBatch(tuple(decoded), ServedStates(readings, starts), trunk, extra)
 
 
 _FAR = -1e4  # the exponential of anything below is 0

@@ -72,7 +72,7 @@ class Lease:
     """
 
     def __init__(self, model: Model) -> None:
-        self.model = model
+        self.model, self.server = model, model.server
         self._back = ExitStack()
         self._picks = "logits_to_keep" in inspect.signature(model.lm.forward).parameters
         self._first = first_position(model.parts.decoder)
@@ -84,6 +84,9 @@ class Lease:
         lm, parts = self.model.lm, self.model.parts
         with ExitStack() as back:
             back.callback(_lock(lm))
+            if self.server is not None:  # its hooks are in other processes
+                self._back = back.pop_all()
+                return self
             back.enter_context(attention_named(lm, NAME))
             for number, block in enumerate(parts.blocks):
                 begin = partial(_begin_block, number)
@@ -134,6 +137,11 @@ class Lease:
                 read = lease.run(ids, Layout(at, at, prefix_length=0), memory, head=True)
 
         """
+        if self.server is not None:
+            raise UserError(
+                "This reads the model in a way that vLLM does not offer. Accepted with --engine "
+                "vllm: answers, states, knockouts and reweighting; or --engine transformers."
+            )
         self._check_positions(layout)
         if not made_up:
             self._require_proved(layout)

@@ -18,11 +18,13 @@ from torch import Tensor
 
 from anchorscope.engine.attention import WeightObserver, WindowSlots
 from anchorscope.engine.batches import Budget, in_batches
-from anchorscope.engine.decode import Prefix, Trunk, grow_trunk, likeliest, pad_left
+from anchorscope.engine.decode import Prefix, Trunk, grow_trunk, likeliest, pad_left, read_served
 from anchorscope.engine.interventions import CLEAN, Intervention, TokenPositions, keys_of, window_of
 from anchorscope.engine.layout import PAD, Edges, ForkedCache, Layout, Stretch, distinct_tokens
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.transfer import HostCopy, to_device
+from anchorscope.engine_vllm import ReadRequest, WrittenAnswer
+from anchorscope.errors import UserError
 from anchorscope.records import DecodedAnswer
 
 # --- Rows ---
@@ -145,10 +147,70 @@ def read_rows_with_output(
         return _read(lease, trunk, batch, depth=depth, head=not bare)
 
     for _, group in groupby(sorted(rows, key=kind), key=kind):
+        if lease.server is not None:
+            yield from _read_served(lease, trunk, list(group), output=output)
+            continue
         for batch, read in in_batches(
             group, work, length=length, then=lambda row: row.number, budget=budget
         ):
             yield batch, *read
+
+
+_SERVED_ROWS = 4096  # whose states are fetched together
+
+
+def _read_served(
+    lease: Lease, trunk: Trunk, rows: Sequence[Row], *, output: bool
+) -> Iterator[tuple[list[Row], Tensor, Tensor | None]]:
+    """Read rows of one kind by vLLM, whole rows of tokens; yields as `read_rows_with_output`."""
+    assert lease.server is not None
+    cut, layers = rows[0].intervention, lease.model.blocks
+    width = None if cut.answer_only else window_of(cut.layers)
+    scored = output and cut.has_output
+    for start in range(0, len(rows), size := max(1, _SERVED_ROWS // (layers if width else 1))):
+        batch = list(rows[start : start + size])
+        requests = [_request(trunk, row, scored=scored) for row in batch]
+        if width is not None:  # a request for each layer, cut in the blocks that end there
+            ends = range(1, layers + 1)
+            requests = [
+                replace(request, blocks=(max(0, end - width), end))
+                for request in requests
+                for end in ends
+            ]
+        readings = lease.server.read(requests)
+        states = readings.states(range(len(requests)), [len(r.ids) - 1 for r in requests])
+        if width is not None:
+            each = states.view(len(batch), layers, layers, -1)
+            states = each.diagonal(dim1=1, dim2=2).permute(0, 2, 1)
+        if not scored:
+            yield batch, states, None
+            continue
+        found = [(own[0, 0], own[:, 0].mean(), own[0, 1]) for own in readings.scores]
+        yield batch, states, torch.tensor(np.array(found))
+
+
+def _request(trunk: Trunk, row: Row, *, scored: bool) -> ReadRequest:
+    """A row as a request to vLLM: the whole prompt with the answer's tokens."""
+    cut = row.intervention
+    if cut.where == "post" or (cut.heads and row.blocks):
+        raise UserError(
+            f"The pass {cut.name} cuts after the softmax or in some heads, which vLLM does not "
+            "offer. Accepted with --engine vllm: cuts before the softmax, in all heads."
+        )
+    ids = row.ids
+    if not cut.answer_only:
+        prompt = trunk.prefix.ids + trunk.turns[row.number]
+        pairs = zip(row.ids, row.at, strict=True)
+        ids = prompt + tuple(id for id, at in pairs if at >= len(prompt))
+    return ReadRequest(
+        ids=ids,
+        keys=row.keys if row.blocks else (),
+        begin=row.at[0],
+        queries=row.queries,
+        added=cut.boost,
+        positions=(len(ids) - 1,),
+        scored=row.answer if scored else 0,
+    )
 
 
 def read_batch(
@@ -398,6 +460,12 @@ def read_given(
     States are kept at `places`, tokens counted from the first of their answer. Log-probabilities
     and entropies are NaN without `head`.
     """
+    if lease.server is not None:
+        given = [WrittenAnswer(tuple(ids), True) for ids in answers]
+        batch = read_served(lease, prefix, prompts, given, extra_position=extra_position)
+        places_of = (torch.tensor([*each], dtype=torch.int64) for each in places)
+        chosen = [batch.states[torch.full_like(at, n), at] for n, at in enumerate(places_of)]
+        return GivenBatch(batch.answers, tuple(chosen), batch.trunk, batch.extra)
     grown = grow_trunk(lease, prefix, prompts, head=head, extra_position=extra_position)
     # A prompt's last token gives the logits of the answer's first token.
     first = grown.last.logits
@@ -521,6 +589,10 @@ def with_mass(
     The answer's tokens are read once more on the clean trunk: which of them is the probe position
     is known only when the answer is whole.
     """
+    if lease.server is not None:
+        own = [mark for mark in marks if mark is not None]
+        masses = iter(lease.server.read([ReadRequest(ids=m.ids, mass=True) for m in own]).mass)
+        return [m and replace(m, mass=tuple(next(masses).tolist())) for m in marks]
     rows = [unchanged_row(mark, n, before=0) for n, mark in enumerate(marks) if mark is not None]
     there = trunk.at.cpu().numpy() >= 0  # once: a GPU waits for every copy
     front, columns = len(trunk.prefix), trunk.at.shape[1]

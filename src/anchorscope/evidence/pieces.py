@@ -17,6 +17,7 @@ import pandas as pd
 
 from anchorscope.config import Config, Delta, unit_of
 from anchorscope.engine.interventions import Intervention, passes_of
+from anchorscope.errors import UserError
 from anchorscope.parallel import in_parallel
 from anchorscope.pathways.effects import ROLES, delta_p, pathways, prediction, regroup
 from anchorscope.probes.folds import Covariates
@@ -125,8 +126,16 @@ def piece_of(name: str) -> Piece:
 
 
 def pieces_of(config: Config) -> list[Piece]:
-    """The pieces of evidence that a config names."""
-    return [piece_of(name) for name in config.evidence]
+    """The pieces of evidence that a config names; a UserError where its engine has none of it."""
+    pieces = {name: piece_of(name) for name in config.evidence}
+    own = [name for name, piece in pieces.items() if piece.stages]
+    if config.engine == "vllm" and (own or config.where == "post" or "where" in config.ablate):
+        asked = f"the evidence {', '.join(own)}" if own else "a cut after the softmax"
+        raise UserError(
+            f"vLLM does not offer {asked}. Accepted with --engine vllm: --where pre, and the other "
+            "evidence; or --engine transformers."
+        )
+    return [*pieces.values()]
 
 
 def passes_of_pieces(config: Config) -> tuple[Intervention, ...]:

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from anchorscope.models.load import Model, load_model
 
-__all__ = ["Model", "load_model"]
+__all__ = ["LOADING", "Model", "load_model"]
+# The options of `load_model` that a run and the commands have, by the same name.
+LOADING = (
+    "device", "dtype", "revision", "adapter", "trust_remote_code", "engine", "tensor_parallel",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -6,25 +6,29 @@ import logging
 import warnings
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
+import xxhash
 from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedModel,
 )
 
+from anchorscope.config import Engine
+from anchorscope.engine_vllm import VllmServer, find_vllm
 from anchorscope.errors import UserError, did_you_mean, in_a_line, unknown, user_path
 from anchorscope.models.gguf import convert_once
 from anchorscope.models.locate import WEIGHTS, config_source, find_model
-from anchorscope.models.parts import Parts, find_parts
+from anchorscope.models.parts import Parts, find_parts, longest_row
 
 log = logging.getLogger(__name__)
 DType = Literal["auto", "float32", "bfloat16", "float16"]
@@ -44,6 +48,7 @@ class Model:
     parts: Parts
     why: str  # the reason for device and dtype
     adapter: str | None = None  # as the user gave it; its change is in the weights
+    server: VllmServer | None = None  # holds the weights; `lm` then has their shapes alone
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, {self.blocks} blocks, {self.dtype} on {self.device})"
@@ -54,7 +59,7 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        return first_device(self.lm)
+        return first_device(self.lm) if self.server is None else self.server.device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -70,6 +75,8 @@ def load_model(
     revision: str | None = None,
     trust_remote_code: bool = False,
     adapter: str | Path | None = None,
+    engine: Engine = "transformers",
+    tensor_parallel: int = 1,
 ) -> Model:
     """Load a model by name, on the device and in the dtype that suit this machine.
 
@@ -82,6 +89,8 @@ def load_model(
         revision: The revision of a hub model.
         trust_remote_code: Run code that comes with a hub model.
         adapter: A PEFT adapter's folder or hub id; it is merged into the weights.
+        engine: transformers, or vllm: the weights are then in vLLM's processes.
+        tensor_parallel: The number of GPUs that share the model under vLLM.
 
     Returns:
         The model with its tokenizer and its parts.
@@ -96,6 +105,8 @@ def load_model(
         True
 
     """
+    if engine == "vllm":
+        _check_served(model, device, adapter)
     if not isinstance(model, str | Path):
         return _wrap(model, tokenizer, adapter)
     if trust_remote_code:
@@ -113,7 +124,18 @@ def load_model(
             place = convert_once(place)
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(place), **options)
-            lm = _read_weights(str(place), choice, options, adapter)
+            server = None
+            if engine == "vllm":
+                lm = _outline(str(place), choice.dtype, options)
+                server = VllmServer(
+                    str(place),
+                    dtype=choice.dtype,
+                    tensor_parallel=tensor_parallel,
+                    longest=longest_row(lm),
+                    **options,
+                )
+            else:
+                lm = _read_weights(str(place), choice, options, adapter)
         except (MemoryError, UserError):
             raise
         except torch.OutOfMemoryError as error:
@@ -125,6 +147,7 @@ def load_model(
         last = path.resolve().name if path.is_dir() else str(adapter).rstrip("/").split("/")[-1]
         name = f"{name} + {last}"
     why = choice.why + (f"; on {devices_of(lm)}" if choice.spread else "")
+    why += "; by vLLM" if server is not None else ""
     log.info("%s on %s", name, why)
     return Model(
         name=name,
@@ -135,7 +158,42 @@ def load_model(
         parts=find_parts(lm),
         why=why,
         adapter=None if adapter is None else str(adapter),
+        server=server,
     )
+
+
+def _check_served(model: Any, device: str, adapter: str | Path | None) -> None:
+    """Raise a UserError where vLLM cannot load what was asked for; nothing is loaded yet."""
+    for given, name, accepted in (
+        (None if isinstance(model, str | Path) else "a loaded model", "model", "a name or a place"),
+        (None if device in ("auto", "cuda") else device, "device", "auto, cuda"),
+        (adapter, "adapter", "none: merge it into the weights and save the model"),
+    ):
+        if given is not None:
+            raise UserError(
+                f"{name} is {given}, and --engine vllm loads the weights itself, on its own GPUs. "
+                f"Accepted: {accepted}; or --engine transformers."
+            )
+    find_vllm()
+
+
+def _outline(place: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:
+    """The model's modules without weights, for their names and shapes; a hash of its files."""
+    config = AutoConfig.from_pretrained(place, **options)
+    trusted = {"trust_remote_code": options["trust_remote_code"]}
+    with torch.device("meta"):
+        lm = AutoModelForCausalLM.from_config(config, dtype=dtype, **trusted)
+    with suppress(OSError):
+        lm.generation_config = GenerationConfig.from_pretrained(place)
+    digest = xxhash.xxh3_128(f"{place}@{getattr(config, '_commit_hash', None)}".encode())
+    if Path(place).is_dir():
+        digest = xxhash.xxh3_128()
+        for file in sorted(Path(place).glob("*.safetensors")):
+            with file.open("rb") as opened:
+                while part := opened.read(1 << 24):
+                    digest.update(part)
+    lm.served_weights = digest.hexdigest()
+    return lm
 
 
 def _wrap(model: Any, tokenizer: Any, adapter: str | Path | None) -> Model:

@@ -30,7 +30,7 @@ from anchorscope.engine.check import require_understood
 from anchorscope.engine.lease import Lease
 from anchorscope.errors import UserError
 from anchorscope.evidence.pieces import PromptMaker
-from anchorscope.models import Model, load_model
+from anchorscope.models import LOADING, Model, load_model
 from anchorscope.models.parts import check_row
 from anchorscope.pathways.effects import check_grouping
 from anchorscope.pipeline.request import Run, command_of
@@ -68,11 +68,7 @@ def load(run: Run, model: Any, *, again: bool = False) -> Model:
     with run.stage("model"):
         loaded = load_model(
             c.model if model is None else model,
-            device=c.device,
-            dtype=c.dtype,
-            revision=c.revision,
-            trust_remote_code=c.trust_remote_code,
-            adapter=c.adapter,
+            **{name: getattr(c, name) for name in LOADING},
         )
         weights = weights_hash(loaded.lm)
         require_understood(loaded, weights=weights)

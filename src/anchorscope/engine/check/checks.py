@@ -161,7 +161,7 @@ def prompts_for(model: Model) -> list[tuple[int, ...]]:
     return [prefix + turn for turn in turns]
 
 
-def _positions(
+def positions_for(
     prompt: tuple[int, ...], answer: tuple[int, ...], *, start: int = _PREFIX
 ) -> TokenPositions:
     """The positions of a made-up prompt with its answer.
@@ -180,7 +180,7 @@ def _positions(
     )
 
 
-def _kinds(model: Model) -> dict[str, Intervention]:
+def kinds_for(model: Model) -> dict[str, Intervention]:
     """One intervention of every kind that a run can have, by the name of its check."""
     heads = model.lm.config.get_text_config().num_attention_heads
     # The first half of the heads: one head of a large model moves less than rounding does.
@@ -196,7 +196,7 @@ def _kinds(model: Model) -> dict[str, Intervention]:
     }
 
 
-def _engine_states(
+def engine_states(
     lease: Lease, trunk: Trunk, samples: Sequence[TokenPositions], kinds: Sequence[Intervention]
 ) -> dict[str, Tensor]:
     """States [sample, layer, width] by intervention, all through the engine in its own batches."""
@@ -217,10 +217,10 @@ def _state_checks(model: Model) -> Generator[Check, None, float]:
         never = torch.tensor([-1], device=model.device)
         written = write_answers(lease, prefix, prompts, stop_ids=never, limit=_ANSWER)
         answers, trunk = [answer.token_ids for answer in written.answers], written.trunk
-        samples = [_positions(p, own) for p, own in zip(prompts, answers, strict=True)]
+        samples = [positions_for(p, own) for p, own in zip(prompts, answers, strict=True)]
         # After a first pass, which refuses a model without heads and gives the reason.
-        kinds = _kinds(model)
-        states = _engine_states(lease, trunk, samples, (*kinds.values(), ANSWER_ONLY))
+        kinds = kinds_for(model)
+        states = engine_states(lease, trunk, samples, (*kinds.values(), ANSWER_ONLY))
         rows = [row_for(trunk, s, n, KNOCKOUT) for n, s in enumerate(samples)]
         written_out = read_batch(lease, trunk, rows, watch=weights.append)
         # No keys to cut, and no head to cut them in.
@@ -237,7 +237,7 @@ def _state_checks(model: Model) -> Generator[Check, None, float]:
     stock = stock_pass(model, ids)
     limit = rounding(model, ids, stock)
     clean = stock.states[torch.arange(len(ids)), [len(row) - 1 for row in ids]]
-    far, unsure = _decoding(written, samples, stock.states, stock.logits)
+    far, unsure = decoding_errors(written, samples, stock.states, stock.logits)
     hidden = [
         distance(stock.hidden[k][0], stock.states[0, :, k - 1]) for k in range(1, model.blocks)
     ]
@@ -254,7 +254,7 @@ def _state_checks(model: Model) -> Generator[Check, None, float]:
         "an empty knockout changes nothing", same, "bit for bit" if same else "it changes states"
     )
     for name, kind in kinds.items():
-        yield _against_stock(model, samples, name, kind, states[kind.name], clean, limit)
+        yield against_stock(model, samples, name, kind, states[kind.name], clean, limit)
     alone = stock_states(model, [(s.ids[0], *s.ids[s.answer_at :]) for s in samples])
     far, moved = distance(states[ANSWER_ONLY.name], alone), distance(clean, alone)
     seen = f"largest difference {far:.1e}"
@@ -267,7 +267,7 @@ def _state_checks(model: Model) -> Generator[Check, None, float]:
     return limit
 
 
-def _decoding(
+def decoding_errors(
     written: DecodedBatch, samples: Sequence[TokenPositions], states: Tensor, logits: Tensor
 ) -> tuple[float, float]:
     """Largest differences of decoded states and log-probabilities from those of whole rows."""
@@ -285,7 +285,7 @@ def _decoding(
     return far, unsure
 
 
-def _against_stock(
+def against_stock(
     model: Model,
     samples: Sequence[TokenPositions],
     name: str,
@@ -364,14 +364,14 @@ def _check_long(model: Model, limit: float) -> Check:
         return Check(name, True, "it has none")
     prompt = prompts_for(model)[0]
     front = prompt[:_PREFIX] * (_NARROW // _PREFIX + 1)
-    sample = _positions((*front, *prompt[_PREFIX:]), prompt[:3], start=len(front))
+    sample = positions_for((*front, *prompt[_PREFIX:]), prompt[:3], start=len(front))
     try:
         for window, size in windows.items():
             setattr(config, window, min(size, _NARROW))
         with Lease(model) as lease:
             prefix = read_prefix(lease, front)
             grown = grow_trunk(lease, prefix, [sample.ids[: sample.answer_at]])
-            states = _engine_states(lease, grown.trunk, [sample], [KNOCKOUT])[KNOCKOUT.name]
+            states = engine_states(lease, grown.trunk, [sample], [KNOCKOUT])[KNOCKOUT.name]
         far = distance(states, stock_under(model, [sample], KNOCKOUT, layer=model.blocks))
     finally:
         for window, size in windows.items():
@@ -445,6 +445,8 @@ def require_understood(model: Model, *, weights: str | None = None) -> None:
 
     `weights` is the hash of the weights, where it was computed already.
     """
+    if model.server is not None:  # `doctor` compares it with transformers, if both fit
+        return
     if weights is not None or model.lm not in _HASHES:
         _HASHES[model.lm] = weights or weights_hash(model.lm)
     key = _key(model)
