@@ -1,6 +1,7 @@
 """Measure speed and GPU memory on full-size architectures with random weights.
 
     python benchmarks/gpu.py [--models Llama-3.2-1B,Qwen3-8B] [--questions 2048] [--json FILE]
+    python benchmarks/gpu.py --engine vllm [--answer 6]  # beside our engine, in the same run
 
 The job: answer the questions greedily (prefix 96, question 24, answer 6 tokens) and bring the
 states of all layers at the last answer token to the host, clean and under the cumulative
@@ -14,6 +15,7 @@ import gc
 import json
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -26,7 +28,9 @@ from anchorscope.engine.interventions import KNOCKOUT, TokenPositions
 from anchorscope.engine.lease import Lease
 from anchorscope.engine.read import read_rows, row_for
 from anchorscope.engine.transfer import to_host
+from anchorscope.engine_vllm import VllmServer
 from anchorscope.models import Model, load_model
+from anchorscope.models.parts import find_parts
 
 PREFIX, QUESTION, ANSWER = 96, 24, 6
 EXACT = (8, 12)  # the subject's tokens within the question
@@ -67,6 +71,20 @@ def build(name: str) -> Model:
     return load_model(lm.eval(), tokenizer=NoTokenizer())
 
 
+def build_served(name: str) -> Model:
+    """Build the same architecture inside vLLM, with random weights of its own."""
+    config = AutoConfig.for_model(**SIZES[name])
+    with torch.device("meta"):
+        lm = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    config.architectures, folder = [type(lm).__name__], mkdtemp()
+    config.save_pretrained(folder)
+    server = VllmServer(folder, load_format="dummy")
+    return Model(
+        name=name, source=folder, revision=None, lm=lm.eval(), tokenizer=NoTokenizer(),
+        parts=find_parts(lm), why="random weights in vLLM", server=server,
+    )  # fmt: skip
+
+
 def make_prompts(model: Model, count: int) -> list[tuple[int, ...]]:
     """Make prompts of random tokens: a shared prefix, and a question each."""
     size = model.lm.config.vocab_size
@@ -86,7 +104,9 @@ def mark(prompt: tuple[int, ...], answer: tuple[int, ...], number: int) -> Token
     )
 
 
-def job(model: Model, prompts: list[tuple[int, ...]], budget: Budget) -> dict[str, float]:
+def job(
+    model: Model, prompts: list[tuple[int, ...]], budget: Budget, limit: int
+) -> dict[str, float]:
     """Run the job once; return the seconds of each part and the number of knockout tokens."""
     clock, tokens = Clock(), 0
     with Lease(model) as lease:
@@ -95,13 +115,14 @@ def job(model: Model, prompts: list[tuple[int, ...]], budget: Budget) -> dict[st
 
         def answer(batch: list[tuple[int, ...]]) -> DecodedBatch:
             with clock.of("generate"):
-                return write_answers(lease, prefix, batch, stop_ids=none, limit=ANSWER)
+                return write_answers(lease, prefix, batch, stop_ids=none, limit=limit)
 
         for batch, written in in_batches(
             prompts, answer, length=lambda p: QUESTION, then=lambda p: p, budget=budget
         ):
             with clock.of("clean"):
-                to_host(written.states[:, -1])
+                at = torch.arange(len(batch), device=written.states.device)
+                to_host(written.states[at, torch.full_like(at, limit - 1)])
             lines = zip(batch, written.answers, strict=True)
             marked = [mark(p, line.token_ids, n) for n, (p, line) in enumerate(lines)]
             rows = [row_for(written.trunk, m, n, KNOCKOUT) for n, m in enumerate(marked)]
@@ -133,19 +154,18 @@ def best_of(work: Callable[[], object], times: int) -> float:
     return sorted(clocks)[len(clocks) // 2]
 
 
-def measure(name: str, questions: int, repeats: int) -> dict[str, float]:
+def measure(model: Model, questions: int, repeats: int, limit: int) -> dict[str, float]:
     """Measure a model: the median of `repeats` runs, after one to warm up."""
-    model = build(name)
     prompts = make_prompts(model, questions)
     budget = Budget(BUDGET)
-    job(model, prompts, budget)  # warms up, and finds the batch size that fits
+    job(model, prompts, budget, limit)  # warms up, and finds the batch size that fits
     torch.cuda.reset_peak_memory_stats()
-    runs = [job(model, prompts, budget) for _ in range(repeats)]
+    runs = [job(model, prompts, budget, limit) for _ in range(repeats)]
     runs.sort(key=lambda run: run["total"])
     found = runs[len(runs) // 2]
     inner = sum(p.numel() for p in model.parts.blocks[0].parameters()) * model.blocks
     rate = product_rate()
-    tokens = questions * (QUESTION + ANSWER) + found["knockout_tokens"]
+    tokens = questions * (QUESTION + limit) + found["knockout_tokens"]
     found |= {
         "questions": questions,
         "tokens_per_second": tokens / found["total"],
@@ -164,11 +184,16 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(SIZES))
     parser.add_argument("--questions", type=int, default=2048)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--answer", type=int, default=ANSWER, help="tokens of each answer")
+    parser.add_argument("--engine", choices=("transformers", "vllm"), default="transformers")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    builders = {"": build} | ({" in vLLM": build_served} if given.engine == "vllm" else {})
     found = {}
-    for name in given.models.split(","):
-        found[name] = measure(name, given.questions, given.repeats)
+    for name in [f"{name}{where}" for name in given.models.split(",") for where in builders]:
+        model = builders[" in vLLM" if name.endswith(" in vLLM") else ""](name.split()[0])
+        found[name] = measure(model, given.questions, given.repeats, given.answer)
+        del model
         gc.collect()
         torch.cuda.empty_cache()
         print(name, {key: round(value, 3) for key, value in found[name].items()}, flush=True)

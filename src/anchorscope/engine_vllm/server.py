@@ -121,7 +121,11 @@ class VllmServer:
     ) -> list[WrittenAnswer]:
         """Write a greedy answer after each prompt, up to a stop token or the limit."""
         params = self._params(
-            max_tokens=limit, temperature=0.0, stop_token_ids=[*stop_ids], detokenize=False
+            max_tokens=limit,
+            temperature=0.0,
+            ignore_eos=True,  # `stop_ids` says what ends an answer
+            stop_token_ids=[*stop_ids],
+            detokenize=False,
         )
         written = self._generate(prompts, params)
         stops, answers = frozenset(stop_ids), []
