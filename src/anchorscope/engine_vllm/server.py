@@ -85,7 +85,11 @@ class VllmServer:
         vllm = find_vllm()
         plugin.register()
         length = min(LONGEST, longest or LONGEST)
-        options = {"kv_cache_memory_bytes": _CACHE, "max_model_len": length} | options
+        options = {
+            "kv_cache_memory_bytes": _CACHE,
+            "gpu_memory_utilization": 0.05,  # checked at the start alone, with a cache of this size
+            "max_model_len": length,
+        } | options
         try:
             self._llm: Any = vllm.LLM(
                 model=model,
