@@ -1,16 +1,20 @@
 """Draw the pages' figures and tables from the data in docs/.
 
 A page includes a figure by a line of its own: `<!-- figure: gaps -->`. `python
-scripts/site/site_figures.py` prints the table of README and docs/results.md.
+scripts/site/site_figures.py MODEL=RUN ...` writes docs/results.csv from the tables of runs, and
+the table of README and docs/results.md from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
 import pandas as pd
+
+from anchorscope.run_folder.view import RunView
 
 DOCS = Path(__file__).parents[2] / "docs"
 LEFT, RIGHT, ROW, TOP = 250, 700, 30, 44  # pixels
@@ -81,8 +85,31 @@ def results_table() -> str:
     return "\n".join(lines)
 
 
+def write_results(runs: Sequence[str]) -> None:
+    """Write docs/results.csv from runs, given as MODEL=FOLDER, and the pages' tables from it."""
+    rows = []
+    for model, folder in (given.split("=", 1) for given in runs):
+        run = RunView.open(folder)
+        titles = {each["name"]: each["title"] for each in run.info["datasets"]}
+        for row in run.findings.to_dict("records"):
+            layers = run.layers.query("dataset == @row['dataset'] and layer == @row['layer']")
+            paper = layers[layers["mode"] == "paper"].set_index("pathway")["delta_p"]
+            numbers = (paper["Q"] - paper["A"], row["gap"], row["gap_low"], row["gap_high"])
+            by = row["by"] if isinstance(row["by"], str) else ""
+            rows.append((model, titles[row["dataset"]], *(round(number, 1) for number in numbers),
+                         row["finding"], by, round(row["power_half"], 2)))  # fmt: skip
+    columns = "model dataset paper_gap strict_gap strict_low strict_high finding by power_half"
+    pd.DataFrame(rows, columns=columns.split()).to_csv(DOCS / "results.csv", index=False)
+    for page in (DOCS.parent / "README.md", DOCS / "results.md"):
+        begin, _, rest = page.read_text(encoding="utf-8").partition("<!-- results -->\n")
+        _, end, after = rest.partition("\n<!-- end of results -->")
+        page.write_text(f"{begin}<!-- results -->\n{results_table()}{end}{after}", encoding="utf-8")
+
+
 FIGURES: dict[str, Callable[[], str]] = {"gaps": gaps}
 
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        write_results(sys.argv[1:])
     print(results_table())
