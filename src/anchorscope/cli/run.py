@@ -117,6 +117,11 @@ def collect(
         raise UserError("--states needs the rows that the states are of: give --answers as well.")
     if samples is not None:
         check_sampling(samples, temperature)
+        if config.engine == "vllm":
+            raise UserError(
+                "--samples draws answers, and vLLM writes greedy ones alone here. Leave --samples "
+                "out, or use --engine transformers."
+            )
         if config.rank is not None:
             raise UserError("--samples needs all answers: leave out --rank, when all are there.")
     with Bar() as bar:

@@ -204,7 +204,7 @@ def _request(trunk: Trunk, row: Row, *, scored: bool) -> ReadRequest:
         ids = prompt + tuple(id for id, at in pairs if at >= len(prompt))
     return ReadRequest(
         ids=ids,
-        keys=row.keys if row.blocks else (),
+        keys=row.keys if row.blocks and cut.heads is None else (),  # (): in no head
         begin=row.at[0],
         queries=row.queries,
         added=cut.boost,

@@ -199,7 +199,8 @@ def find_vllm() -> Any:
             "--engine vllm needs vLLM, and it is not installed: pip install 'anchorscope[vllm]', "
             "on a machine with a GPU."
         ) from error
-    number = tuple(int(part) for part in vllm.__version__.split(".")[:2])
+    parts = vllm.__version__.split(".")[:2]  # "dev" where vLLM does not know its own
+    number = tuple(int(part) if part.isdigit() else -1 for part in parts)
     least, below = TESTED
     if not least <= number < below:
         accepted = f"{'.'.join(map(str, least))} up to, not including, {'.'.join(map(str, below))}"
