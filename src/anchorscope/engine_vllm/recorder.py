@@ -214,12 +214,16 @@ class Recorder:
         return torch.stack([taken[n] for taken, n in pairs])
 
     def scores(self, numbers: list[int], counts: list[int]) -> Tensor:
-        """Scores [token, 4] of the last `counts` tokens of these requests, one after the other."""
+        """Scores [token, 4] of the last `counts` tokens of these requests, one after the other.
+
+        Empty on a process without the model's head.
+        """
+        if not self._scores:
+            return torch.empty(0, 4)
         pairs = [
             (n, token) for n, count in zip(numbers, counts, strict=True) for token in range(count)
         ]
-        found = [self._scores[pair] for pair in pairs if pair in self._scores]
-        return torch.stack(found) if found else torch.empty(0, 4)
+        return torch.stack([self._scores[pair] for pair in pairs])
 
     def mass(self, numbers: list[int]) -> Tensor:
         """Attention from the last token to all, summed over this process's blocks, [position].

@@ -31,7 +31,7 @@ from anchorscope.engine.read import read_rows_with_output, row_for, unchanged_ro
 from anchorscope.models import Model
 
 _ANSWER = 3
-_COPIES = 700  # of each row in the large batch: more than vLLM computes at once
+_COPIES = 200  # of each row in the large batch: more than vLLM computes at once
 
 
 def check_served(model: Model, plain: Model) -> Iterator[Check]:
