@@ -59,9 +59,8 @@ class KnockoutBuilder(FlexAttentionMetadataBuilder):
 
 def edge_rule(tables: EdgeTables, request_of: Tensor) -> Any:
     """The rule of one step as a score function; `request_of` [token] is the row in the tables."""
-    is_key, is_query, active, added = (
-        tables.is_key, tables.is_query, tables.active, tables.added,
-    )  # fmt: skip
+    is_key, is_query = tables.is_key, tables.is_query
+    active, added = tables.active, tables.added
 
     def rule(
         score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor, *, physical_q: Tensor

@@ -56,7 +56,8 @@ class Recorder:
         """Hook the model of a vLLM runner; return the blocks that this process holds."""
         self._runner, self.model = runner, runner.get_model()
         config = runner.model_config.hf_text_config
-        blocks = _find_blocks(self.model, config.num_hidden_layers)
+        lists = (part for part in self.model.modules() if isinstance(part, nn.ModuleList))
+        blocks = next(each for each in lists if len(each) == config.num_hidden_layers)
         own = {
             n: block for n, block in enumerate(blocks) if next(block.parameters(), None) is not None
         }
@@ -231,12 +232,6 @@ class Recorder:
         One request after the other; the mean over this process's heads.
         """
         return torch.cat([self._mass[number].cpu() for number in numbers])
-
-
-def _find_blocks(model: nn.Module, count: int) -> nn.ModuleList:
-    """The list of a decoder's blocks."""
-    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
-    return next(found for found in lists if len(found) == count)
 
 
 RECORDER = Recorder()  # of this process

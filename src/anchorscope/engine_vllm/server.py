@@ -16,10 +16,9 @@ from torch import Tensor
 from anchorscope.engine_vllm import plugin
 from anchorscope.errors import UserError
 
-TESTED = ((0, 24), (0, 25))  # versions of vLLM: from, and below
+TESTED = "0.24"  # the version of vLLM
 LONGEST = 8192  # tokens of a prompt and its answer, at most
-# Bytes of keys and values on each GPU: the tables of vLLM's FlexAttention grow with them, and
-# prompts of a few hundred tokens need no more.
+# Bytes of keys and values on each GPU; the tables of vLLM's FlexAttention grow with them.
 _CACHE = 4 << 30
 _ENVIRONMENT = {
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # the recorder knows the batches of the first
@@ -199,13 +198,9 @@ def find_vllm() -> Any:
             "--engine vllm needs vLLM, and it is not installed: pip install 'anchorscope[vllm]', "
             "on a machine with a GPU."
         ) from error
-    parts = vllm.__version__.split(".")[:2]  # "dev" where vLLM does not know its own
-    number = tuple(int(part) if part.isdigit() else -1 for part in parts)
-    least, below = TESTED
-    if not least <= number < below:
-        accepted = f"{'.'.join(map(str, least))} up to, not including, {'.'.join(map(str, below))}"
+    if ".".join(vllm.__version__.split(".")[:2]) != TESTED:
         raise UserError(
-            f"vLLM {vllm.__version__} is installed, and the knockout was tried with {accepted}. "
-            "Install one of these: pip install 'anchorscope[vllm]'."
+            f"vLLM {vllm.__version__} is installed, and the knockout was tried with {TESTED}. "
+            "Install that one: pip install 'anchorscope[vllm]'."
         )
     return vllm
