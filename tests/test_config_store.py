@@ -32,6 +32,7 @@ def test_identity_holds_exactly_the_fields_that_change_results():
         other = {"prompt": "text", "finder": "all", "where": "post", "delta": "logit",
                  "balance": "none", "layers": "single", "shots": 2, "keys": "question",
                  "resamples": 500, "grouping": "majority", "keep_states": "none",
+                 "engine": "vllm",
                  "evidence": ("heads",), **texts}.get(field.name, other)  # fmt: skip
         differs = replace(base, **{field.name: other}).identity() != base.identity()
         assert differs == field.metadata["changes"], field.name
