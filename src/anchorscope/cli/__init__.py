@@ -66,20 +66,22 @@ def _main(
 
 def main() -> None:
     """Run the command line: exit code 2 for an error the user can fix, 130 for Ctrl-C."""
-    errors = Terminal(stderr=True, soft_wrap=True)
-    try:
+    try:  # nothing before it: Ctrl-C may come at once
         app()
     except (UserError, OSError, MemoryError, RuntimeError) as error:
         sentence = _sentence(error)
         if sentence is None:  # a bug, which keeps its traceback
             raise
+        errors = Terminal(stderr=True, soft_wrap=True)
         errors.print("[bold red]Error[/] ", end="")
         errors.print(sentence, markup=False)
         sys.exit(2)
     except (KeyboardInterrupt, SystemExit) as end:
         if isinstance(end, SystemExit) and end.code != _CTRL_C:
             raise
-        errors.print("Stopped. The same command continues where it was.")
+        Terminal(stderr=True, soft_wrap=True).print(
+            "Stopped. The same command continues where it was."
+        )
         sys.exit(_CTRL_C)
 
 

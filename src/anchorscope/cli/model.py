@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,8 +65,9 @@ def _compare(served: Model, config: Config) -> Iterator[Check]:
     from anchorscope.engine.check import check_served
     from anchorscope.models import load_model
 
-    own = {name: getattr(config, name) for name in LOADING} | {"engine": "transformers"}
-    return check_served(served, load_model(config.model, **own))
+    own = replace(config, engine="transformers")
+    options = {name: getattr(own, name) for name in LOADING}
+    return check_served(served, load_model(config.model, **options))
 
 
 def get(

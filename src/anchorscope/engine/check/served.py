@@ -127,7 +127,7 @@ def _mass_check(
 ) -> Check:
     """Compare attention masses with the weights that transformers returns."""
     far = 0.0
-    before = plain.lm.config._attn_implementation
+    before = plain.lm.config._attn_implementation or "eager"
     plain.lm.set_attn_implementation("eager")
     for sample, mass in zip(samples, masses, strict=True):
         with torch.no_grad():
