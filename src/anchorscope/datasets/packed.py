@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import overload
 
 from anchorscope.records import Question, QuestionSet
 
 _BLOCK = 256  # questions compressed together
+_FIELDS = tuple(field.name for field in fields(Question))
 
 
 class PackedQuestions(Sequence[Question]):
@@ -22,7 +23,7 @@ class PackedQuestions(Sequence[Question]):
     def __init__(self, questions: Sequence[Question]) -> None:
         self._count = len(questions)
         self._blocks = [
-            zlib.compress(json.dumps([vars(q) for q in questions[start : start + _BLOCK]]).encode())
+            zlib.compress(json.dumps([_row(q) for q in questions[start : start + _BLOCK]]).encode())
             for start in range(0, len(questions), _BLOCK)
         ]
 
@@ -53,6 +54,11 @@ class PackedQuestions(Sequence[Question]):
         return [Question(**row | own) for row, own in zip(rows, lists, strict=True)]
 
 
+def _row(question: Question) -> dict[str, object]:
+    """The fields of a question; `vars` would leave a dictionary in each object."""
+    return {name: getattr(question, name) for name in _FIELDS}
+
+
 def split_sets(
     sets: Sequence[QuestionSet], most: int
 ) -> tuple[list[QuestionSet], list[QuestionSet]]:
@@ -62,13 +68,11 @@ def split_sets(
     from those of a run with the limit `most`. All questions of a larger set are new objects, so
     that the memory of the old ones is free.
     """
-    packed = [
-        PackedQuestions(each.questions) if len(each) > most else each.questions for each in sets
-    ]
-    learnt = [replace(s, questions=own[:most]) for s, own in zip(sets, packed, strict=True)]
-    rest = [
-        replace(each, questions=PackedQuestions(own[most:]), dropped={})
-        for each, own in zip(sets, packed, strict=True)
-        if len(own) > most
-    ]
+    learnt, rest = [], []
+    for each in sets:
+        if len(each) <= most:
+            learnt.append(each)
+            continue
+        learnt.append(replace(each, questions=PackedQuestions(each.questions[:most])[:]))
+        rest.append(replace(each, questions=PackedQuestions(each.questions[most:]), dropped={}))
     return learnt, rest
