@@ -180,11 +180,12 @@ def _check_served(model: Any, device: str, adapter: str | Path | None) -> None:
 def _outline(place: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:
     """The model's modules without weights, for their names and shapes; a hash of its files."""
     config = AutoConfig.from_pretrained(place, **options)
-    trusted = {"trust_remote_code": options["trust_remote_code"]}
     with torch.device("meta"):
-        lm = AutoModelForCausalLM.from_config(config, dtype=dtype, **trusted)
+        lm = AutoModelForCausalLM.from_config(
+            config, dtype=dtype, trust_remote_code=options["trust_remote_code"]
+        )
     with suppress(OSError):
-        lm.generation_config = GenerationConfig.from_pretrained(place)
+        lm.generation_config = GenerationConfig.from_pretrained(place, revision=options["revision"])
     digest = xxhash.xxh3_128(f"{place}@{getattr(config, '_commit_hash', None)}".encode())
     if Path(place).is_dir():
         digest = xxhash.xxh3_128()
