@@ -53,15 +53,15 @@ from anchorscope.engine.read import (
 )
 from anchorscope.evidence.pieces import passes_of_pieces, piece_of
 from anchorscope.evidence.shards import HeldOut, Shards
-from anchorscope.pathways.band import READ
+from anchorscope.pathways.band import READ, best_layer
 from anchorscope.pipeline.prepare import prompt_maker, prompts_by
 from anchorscope.pipeline.request import Run
 from anchorscope.probes.folds import labelled
-from anchorscope.probes.probe_set import ProbeSet
+from anchorscope.probes.probe_set import ProbeSet, Readings
 from anchorscope.probes.remaining import StoredProbes
 from anchorscope.records import QuestionSet, Sample, Verdict
+from anchorscope.run_folder.manifest import REMAINING
 from anchorscope.run_folder.samples import (
-    REMAINING,
     answers_name,
     output_name,
     readings_name,
@@ -430,14 +430,17 @@ def _positions(sample: Sample, exact: tuple[int, ...]) -> TokenPositions | None:
 
 
 def read_pieces(
-    run: Run, reader: Reader, names: Sequence[str], layers: Mapping[str, int] | None = None
+    run: Run, reader: Reader, names: Sequence[str], readings: Mapping[str, Readings] | None = None
 ) -> None:
     """Read what these pieces of evidence need from the model, with or without held-out probes.
 
-    Donors, and the tokens in front of the questions, come from all answers of a dataset. `layers`
-    are the layers of the held-out probes, by dataset; None reads without probes.
+    Donors, and the tokens in front of the questions, come from all answers of a dataset. Probes are
+    those of the best layer of the `readings`, by dataset; None reads without probes.
     """
-    reads = "read" if layers is None else "read_with_probes"
+    layers = None
+    if readings is not None:
+        layers = {name: best_layer(own) for name, own in readings.items()}
+    reads = "read" if readings is None else "read_with_probes"
     pieces = [name for name in names if getattr(piece_of(name), reads) is not None]
     if pieces and not all(run.store.has(answers_name(number)) for number in range(reader.count)):
         run.progress.note("further evidence waits for the answers of the other ranks")

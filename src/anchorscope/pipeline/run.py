@@ -9,7 +9,6 @@ from typing import Any
 from anchorscope.config import Config
 from anchorscope.datasets.packed import split_sets
 from anchorscope.evidence.pieces import passes_of_pieces
-from anchorscope.pathways.band import best_layer
 from anchorscope.pipeline import analyse, executor, variants
 from anchorscope.pipeline.read_states import (
     Reader,
@@ -20,8 +19,6 @@ from anchorscope.pipeline.read_states import (
 )
 from anchorscope.pipeline.request import Questions, Run, check_questions, resolve
 from anchorscope.progress import Progress
-from anchorscope.run_folder.manifest import STATES
-from anchorscope.run_folder.samples import REMAINING
 from anchorscope.run_folder.view import ROBUST_TABLE, RunView
 
 
@@ -93,8 +90,7 @@ def _read_and_analyse(run: Run, model: Any) -> None:
         frame = analyse.save_samples(run, datasets)
         left = [dataset for dataset in datasets if dataset.name not in tables]
         readings = {dataset.name: analyse.train_probes(run, dataset) for dataset in left}
-        layers = {name: best_layer(own) for name, own in readings.items()}
-        read_pieces(run, reader, run.config.evidence, layers)
+        read_pieces(run, reader, run.config.evidence, readings)
         reworded = variants.read_reworded(run, reader) if run.config.robust else []
         read_remaining(run, reader)
     for dataset in left:
@@ -127,9 +123,8 @@ def _with_extras(run: Run) -> Run:
 
 
 def _finished(run: Run) -> bool:
-    info, config, path = run.store.info, run.config, run.store.path
-    folders = (path, path / REMAINING) if run.remaining else (path,)
-    if config.keep_states == "all" and not all((each / STATES).is_dir() for each in folders):
+    info, config = run.store.info, run.config
+    if config.keep_states == "all" and not run.store.has_states(remaining=bool(run.remaining)):
         return False
     there = info.get("ablated") == [*config.ablate] and info.get("evidence") == [*config.evidence]
     robust = run.store.has(ROBUST_TABLE) or not config.robust

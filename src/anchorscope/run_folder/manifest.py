@@ -28,6 +28,7 @@ from anchorscope.run_folder.identity import versions
 
 RUN, OWNER, LOCK = "run.json", "owner.json", "owner.lock"
 MARKERS, STATES = "markers", "states"
+REMAINING = "remaining"  # the folder of questions beyond those that probes learn from
 FORMAT = 3
 REMAKE = "the command that made the run makes it again"
 _CHECKSUM = "checksum"

@@ -16,7 +16,6 @@ from anchorscope.records import Answer, Question, Sample
 from anchorscope.run_folder.store import Store
 from anchorscope.run_folder.table_columns import OUTPUT_ROWS
 
-REMAINING = "remaining"  # the folder of questions beyond those that probes learn from
 _SAMPLE = TypeAdapter(Sample)
 _POSITIONS = ("prompt_ids", "question_tokens", "exact_question", "exact_answer")
 _COUNTED = (*_POSITIONS, "content_tokens")

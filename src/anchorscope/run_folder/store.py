@@ -36,6 +36,7 @@ from anchorscope.run_folder.manifest import (
     LOCK,
     MARKERS,
     OWNER,
+    REMAINING,
     RUN,
     STATES,
     Busy,
@@ -173,6 +174,11 @@ class Store:
                 return False
             self._seen[name] = stamp
         return stamp[0] == entry.bytes
+
+    def has_states(self, *, remaining: bool) -> bool:
+        """Whether there are states, also of the `remaining` questions."""
+        folders = (self.path, self.path / REMAINING) if remaining else (self.path,)
+        return all((folder / STATES).is_dir() for folder in folders)
 
     def remove_states(self) -> None:
         """Remove the states of the run, and of the questions in folders inside it.

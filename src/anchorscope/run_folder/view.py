@@ -19,9 +19,9 @@ from anchorscope.errors import UserError, beside, did_you_mean, in_a_line
 from anchorscope.records import Sample
 from anchorscope.run_folder import table_columns
 from anchorscope.run_folder.disk import refuse_unsafe
-from anchorscope.run_folder.manifest import RUN, check_info, read_info, require_whole
+from anchorscope.run_folder.manifest import REMAINING, RUN, check_info, read_info, require_whole
 from anchorscope.run_folder.remote import local_folder
-from anchorscope.run_folder.samples import REMAINING, from_frame
+from anchorscope.run_folder.samples import from_frame
 from anchorscope.run_folder.table_columns import Columns
 
 ROBUST_TABLE = "tables/robust.csv"  # only with --robust

@@ -33,8 +33,7 @@ from anchorscope.pipeline.study.file import Study, StudyModel, read_study
 from anchorscope.progress import Progress, Quiet
 from anchorscope.records import QuestionSet
 from anchorscope.run_folder.disk import GB, check_room, check_writable, disk_bytes, write_atomic
-from anchorscope.run_folder.manifest import read_info
-from anchorscope.run_folder.samples import REMAINING
+from anchorscope.run_folder.manifest import REMAINING, read_info
 from anchorscope.run_folder.view import RunView
 from anchorscope.show.claims import claim_inputs
 from anchorscope.show.study import cost_row, dataset_rows, write_page
